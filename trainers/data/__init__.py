@@ -14,7 +14,7 @@ fetch.py                 `osn data fetch`: data sets of ir_datasets as folders
 negatives.py             `osn data mine`: hard negatives
 teach.py                 `osn data teach`: teacher scores
 teacher_models.py        loads and calls teacher models
-teachers.py              reads the scores that `osn data teach` wrote
+teacher_scores.py        reads the scores that `osn data teach` wrote
 teacher_ensemble.py      several teachers' scores, normalized and added
 candidates.py            the documents to compare a query with in a batch
 retrieval_batches.py     queries and documents of a batch as token ids and targets

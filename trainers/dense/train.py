@@ -37,7 +37,7 @@ from trainers.data.negatives import Mining, with_mined
 from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
-from trainers.data.teachers import Teacher, teachers_hash
+from trainers.data.teacher_scores import Teacher, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.encoders.bi_encoder import BiEncoder

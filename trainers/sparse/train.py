@@ -45,7 +45,7 @@ from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER
 from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
-from trainers.data.teachers import teachers_hash
+from trainers.data.teacher_scores import teachers_hash
 from trainers.sparse.batches import SparseCollate
 from trainers.sparse.dev_measures import DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage

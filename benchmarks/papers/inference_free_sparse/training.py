@@ -25,7 +25,7 @@ from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.settings import DevSettings, SetSettings
 from trainers.data.teacher_models import detect
-from trainers.data.teachers import LEXICAL, TeacherKind
+from trainers.data.teacher_scores import LEXICAL, TeacherKind
 
 if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig

@@ -24,7 +24,7 @@ from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.dev_measures import dev_set  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
-from trainers.data.teachers import open_teacher  # noqa: E402
+from trainers.data.teacher_scores import open_teacher  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.dev_measures import DevRetrieval  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402

@@ -25,7 +25,7 @@ from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.teach import Teaching, teach, teach_command
 from trainers.data.teacher_models import detect
-from trainers.data.teachers import open_teacher
+from trainers.data.teacher_scores import open_teacher
 from trainers.data.texts import TextStore
 from trainers.encoders.backbones import new_backbone, save, train_tokenizer
 from trainers.encoders.settings import NewBackbone
