@@ -22,5 +22,5 @@ tokenized.py             texts as token ids, padded
 masking.py               chooses the tokens to mask
 embedding_cache.py       vectors of a text store, computed once
 resumable_chunks.py      long work in chunks, which can be resumed
-dev_measures.py          retrieval on dev during training, on test afterwards
+dev_sets.py              retrieval on dev during training, on test afterwards
 """

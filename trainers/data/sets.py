@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from opensearch_neural.errors import InputError
 from trainers.common.settings import TrainingSettings
-from trainers.data.dev_measures import DevSet, dev_set
+from trainers.data.dev_sets import DevSet, dev_set
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_documents_of, without_questions_of
 from trainers.data.settings import DevSettings, SetSettings

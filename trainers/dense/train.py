@@ -31,7 +31,7 @@ from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import Trained, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import RetrievalData
-from trainers.data.dev_measures import DevSet, dev_measures
+from trainers.data.dev_sets import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import Mining, with_mined
 from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate

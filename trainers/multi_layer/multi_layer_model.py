@@ -22,7 +22,7 @@ from trainers.common.batches import Part
 from trainers.common.grad_cache import Encoded, gather
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
-from trainers.data.dev_measures import DEPTH
+from trainers.data.dev_sets import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, write_sentence_transformer

@@ -13,7 +13,7 @@ and fine-tuning (5.1).
     batches.py        from drawn examples to vocabulary entries and token ids
     student.py        the model, its loss and its files
     tiled_head.py     the output layer, forward and backward, for the whole vocabulary or a sample
-    dev_measures.py   retrieval quality and sparsity during training
+    student_measures.py retrieval quality and sparsity during training
     leave_one_out.py  `--try`: chooses settings by training without each set in turn
     command.py        the command; `--try` first chooses settings
 """

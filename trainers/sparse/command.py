@@ -38,7 +38,7 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], 
     from trainers.common.processes import is_main_process
     from trainers.common.run_folder import tell
     from trainers.sparse import leave_one_out
-    from trainers.sparse.dev_measures import BASELINES
+    from trainers.sparse.student_measures import BASELINES
     from trainers.sparse.train import rehearse, train_sparse
 
     train = partial(train_sparse, trust_remote_code=trust_remote_code)

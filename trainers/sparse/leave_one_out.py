@@ -21,8 +21,8 @@ from trainers.common.config import fingerprint, load_config
 from trainers.common.run_folder import Trained
 from trainers.common.settings import FOLDER, LAST, TEACHER_SCALE
 from trainers.doc2query.question_sets import QuestionSet
-from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, SparseObjective, Stage
+from trainers.sparse.student_measures import BASELINES, SUM
 
 logger = logging.getLogger(__name__)
 

@@ -137,7 +137,7 @@ class Ablation:
         return each(engines, lambda engine: engines[engine].output, search)
 
     def _searched(self, config: SparseConfig) -> dict[str, Any]:
-        from trainers.sparse.dev_measures import sparsity_of
+        from trainers.sparse.student_measures import sparsity_of
         from trainers.sparse.train import train_sparse
 
         train_sparse(config)
