@@ -8,7 +8,7 @@ opensearch.py    a cluster, with any request body; also measures latency
 bm25.py          BM25 with bm25s
 exact_sparse.py  scores every document by its sparse vector
 faiss.py         exact dense search, and search by codes
-multi_vector.py  exact search over several vectors per document
+exact_multi_vector.py  exact search over several vectors per document
 generative.py    the URLs that a generative model writes
 template.py      the user's own request body
 ranking.py       the k best of an array of scores, with ties broken

@@ -39,10 +39,10 @@ from opensearch_neural.models.directory import ModelInfo, locate, model_info
 from opensearch_neural.models.generative.model import load_generative
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
+from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever
 from opensearch_neural.retrievers.generative import GenerativeRetriever
-from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors

@@ -16,7 +16,7 @@ from opensearch_neural.models.dense import multi_layer
 from opensearch_neural.models.dense.multi_layer import MultiVectors, Selection, mixed, write_selection
 from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever
 from trainers.common import losses
 from trainers.common.batches import Part
 from trainers.common.grad_cache import Encoded, gather

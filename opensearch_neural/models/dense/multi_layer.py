@@ -5,7 +5,7 @@
     encoder.encode_queries(texts)       (texts, dimension): a query is one vector
 
 sim(q, d) is the largest inner product of q with a vector of d (`multi-layer-representations`, eq. 2): see
-`retrievers.multi_vector` and `multi_vector.nearest`. A directory of kind "multi-layer":
+`retrievers.exact_multi_vector` and `multi_vector.nearest`. A directory of kind "multi-layer":
 
     osn.json
     multi_layer.json     which hidden states are a document's vectors
@@ -301,7 +301,7 @@ def load_single_or_several(
         raise ModelError(
             f"{encoder.info.name} gives longer documents more vectors, but `osn ingest` needs the same number for each",
             "train with representation.source=layers, or search it exactly, in faiss: `osn data mine --retriever "
-            f"multi-layer:{name_or_path}`, retrievers.multi_vector.MultiVectorRetriever",
+            f"multi-layer:{name_or_path}`, retrievers.exact_multi_vector.MultiVectorRetriever",
         )
     return StackedEncoder(encoder, vectors)
 
