@@ -19,7 +19,7 @@ from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer, preference
-from opensearch_neural.queries.clauses import HIGHLIGHTED_CHARACTERS
+from opensearch_neural.queries.body_parts import HIGHLIGHTED_CHARACTERS
 from opensearch_neural.shown_hits import hit_of, id_of, read_explanations
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from opensearch_neural.index.health import all_shards_answer, index_health
 from opensearch_neural.index.mapping import index_body, search_analyzer_of
 from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
-from opensearch_neural.queries.clauses import forward_clause
+from opensearch_neural.queries.body_parts import forward_clause
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensearch_neural.queries.answers import partial_answer
-from opensearch_neural.queries.clauses import (
+from opensearch_neural.queries.body_parts import (
     REPLACED,
     Body,
     every_row_clause,
