@@ -36,7 +36,7 @@ from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo, locate, model_info
-from opensearch_neural.models.generative.model import load_generative
+from opensearch_neural.models.generative.generative_model import load_generative
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
 from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models.generative.model import UrlTokenizer
+from opensearch_neural.models.generative.generative_model import UrlTokenizer
 from opensearch_neural.models.generative.settings import GenerativeSettings
 from opensearch_neural.models.tokenizer import encodable
 from trainers.common.sampling import Visit

@@ -20,7 +20,7 @@ from opensearch_neural.evaluation.measures import Measured, rank
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
-from opensearch_neural.models.generative.model import GenerativeModel
+from opensearch_neural.models.generative.generative_model import GenerativeModel
 from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.queries import bm25
