@@ -16,7 +16,6 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.evaluation.comparison import detectable
 from opensearch_neural.evaluation.measures import (
     Measured,
     Qrels,
@@ -28,6 +27,7 @@ from opensearch_neural.evaluation.measures import (
 )
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.significance import detectable
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import MOST_HITS, Body
 from opensearch_neural.retrievers import Retriever, Run

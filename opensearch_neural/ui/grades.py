@@ -197,8 +197,8 @@ def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
 
     Raises MissingExtra without the extra [eval].
     """
-    from opensearch_neural.evaluation.comparison import compare
     from opensearch_neural.evaluation.measures import measure
+    from opensearch_neural.evaluation.significance import compare
 
     if len(runs) < 2:
         return []
