@@ -107,7 +107,7 @@ class BiEncoder(CachedModel):
                 yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths
 
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
-        """The best documents of each query by exact search (see `dev_measures.Retrieve`)."""
+        """The best documents of each query by exact search (see `dev_sets.Retrieve`)."""
         vectors = self.vectors("document", list(documents.values()))
         retriever = FaissRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
         return retriever.retrieve(queries, DEPTH)
