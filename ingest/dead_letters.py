@@ -49,7 +49,7 @@ def none_accepted(letters: int, path: Path, first_reason: str | None) -> InputEr
 USUAL = FieldNames()
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
-# So many characters of a line that could not be read are kept.
+# Characters that are kept of a line that could not be read.
 RAW_LIMIT = 1 << 20
 
 
@@ -178,7 +178,7 @@ def mended(
     file: the name of the dead-letter file in messages. None: its path.
     """
     here = file or str(path)
-    told = False
+    warned = False
     for number, content in _lines(path):
         letter = _letter(content)
         if letter is None:
@@ -200,8 +200,8 @@ def mended(
         except Defect as defect:
             on_reject(Rejected(*origin, str(defect), printable(line)))
             continue
-        if not document.text and not told:
-            told = True
+        if not document.text and not warned:
+            warned = True
             warn(f"{here}, line {number}: {ONLY_TITLE}")
         document.file, document.line = origin
         yield document

@@ -336,8 +336,8 @@ class Documents:
             return False
         except RequestError as error:
             answered: Any = error.info
-            told = isinstance(answered, dict) and isinstance(answered.get("error"), dict)
-            reason = refusal_reason(answered) if told else reason_of(error)[1]
+            has_reasons = isinstance(answered, dict) and isinstance(answered.get("error"), dict)
+            reason = refusal_reason(answered) if has_reasons else reason_of(error)[1]
             raise InputError(f"{document.id}: {reason}") from error
         if is_dropped(answer):
             raise InputError(f"{document.id}: {DROPPED}")

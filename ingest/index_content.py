@@ -196,9 +196,9 @@ ANALYZER = "english"
 SAMPLE = 256
 """Documents whose vectors decide the scale of bytes."""
 PROBED = 512
-"""From so many first documents, some are chosen that a model encodes again."""
+"""First documents of the corpus; the model encodes some of them again."""
 LARGEST_DIFFERENCE = 0.01
-"""Largest relative difference of a vector that the same weights encode again, perhaps on another device."""
+"""Largest relative difference between two vectors of a document by the same weights, perhaps on two devices."""
 
 
 def _named(prune: Pruning | None) -> str | None:
@@ -210,7 +210,7 @@ def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
 
 
 def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, records: Records) -> QuantizedModel:
-    """The model `models.pq`, if it gives the stored dense vectors too, so that codes can be made from them.
+    """The model `models.pq`, if the stored dense vectors are its own: codes can then be made from them.
 
     Raises InputError if it encodes some of the first documents (the very first, and the longest) differently.
     """

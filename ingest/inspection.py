@@ -35,7 +35,7 @@ NOT_SEARCHED = ("_source", "other")
 NOT_TOLD_APART = "not told apart"
 """The part of the postings and the completions of an index that has both."""
 
-# A posting of a word (document number and frequency) takes about so many bytes in Lucene (measured on scifact). The other
+# A posting of a word (document number and frequency) takes about this many bytes in Lucene (measured on scifact). The other
 # bytes of the postings are the sparse vectors, whose "frequencies" are the upper bits of their weights.
 BYTES_OF_A_WORD_POSTING = 1.4
 

@@ -64,9 +64,9 @@ def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limi
             f"{limit - OWN_FIELDS:,} beside its own (index.mapping.total_fields.limit)",
             "leave fields out, write them as one list of {name, value}, or raise --field-limit",
         )
-    for name, told in survey.clashes().items():
+    for name, kinds in survey.clashes().items():
         log.warning(
-            "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, told
+            "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, kinds
         )
     for name, id in survey.long_strings_inside.items():
         log.warning(

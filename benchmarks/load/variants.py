@@ -96,7 +96,7 @@ class Variant:
     size: int = 10
     """Hits on a page."""
     hits: bool | int = False
-    """Whether all hits are counted (`track_total_hits`); a number: up to so many."""
+    """Whether all hits are counted (`track_total_hits`); a number: up to this many."""
     rare: Rare | None = None
     """The tokens that phase one searches."""
     keep: Rare | None = None

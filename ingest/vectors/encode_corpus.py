@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense.quantized import Codes, Quantizer
 
 BATCHES = 8
-"""So many batches of a network are encoded between two updates of the progress."""
+"""Batches of a network between two updates of the progress."""
 
 
 @dataclass(frozen=True)

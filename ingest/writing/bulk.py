@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_OF_ONE = 4
-"""After so many attempts, the document may be at fault instead of the cluster."""
+"""Attempts after which the document may be at fault instead of the cluster."""
 MOST_SUSPECTS = 16
 """If more documents fail at once, the documents are not suspected."""
 REQUEST_TIMEOUT = 120.0

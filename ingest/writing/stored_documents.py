@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LENGTHS = 200
-"""Documents of so many different lengths go into one query: each length needs three clauses, and a query may have 1,024."""
+"""Different lengths of documents in one query: each needs three clauses, and a query may have 1,024."""
 
 
 @dataclass(frozen=True)

@@ -402,11 +402,11 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
         return "a primary shard is missing"
     body = {"index": index, "shard": missing[0], "primary": True}
     try:
-        told = client.cluster.allocation_explain(body=body)
+        explanation = client.cluster.allocation_explain(body=body)
     except AuthorizationException:
         return f"shard {missing[0]} is not assigned to a node, and this user may not ask why"
-    reasons = [told.get("allocate_explanation", "")]
-    for node in told.get("node_allocation_decisions", ()):
+    reasons = [explanation.get("allocate_explanation", "")]
+    for node in explanation.get("node_allocation_decisions", ()):
         reasons.extend(decider["explanation"] for decider in node.get("deciders", ()))
     return "; ".join(filter(None, dict.fromkeys(reasons))) or f"shard {missing[0]} is not assigned to a node"
 

@@ -72,7 +72,9 @@ class Trained:
     """dev measures of the kept state; names with "start …": measures before the first step"""
 
 
-def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()) -> None:
+def print_result(
+    output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()
+) -> None:
     """Print the result of a training to stdout. width: of a measure's name. without: prefixes of measures to omit."""
     if not is_main_process():
         return

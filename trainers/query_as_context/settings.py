@@ -63,8 +63,8 @@ class MaskingSettings:
     def share(self, variant: PretrainingVariant, role: Literal["passage", "context"]) -> float:
         """The share of masked tokens in a passage or a context."""
         defaults = {"cocondenser": (0.15, 0.15), "cot-mae": (0.3, 0.45)}[variant]
-        told = self.passage if role == "passage" else self.context
-        return defaults[role == "context"] if told is None else told
+        share = self.passage if role == "passage" else self.context
+        return defaults[role == "context"] if share is None else share
 
 
 @dataclass(slots=True)

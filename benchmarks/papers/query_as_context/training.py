@@ -87,7 +87,7 @@ class Pretraining:
     context: Context
     """The partner of a passage."""
     candidates: int | None = None
-    """Use so many generated queries of a passage, of which one is drawn; None: all."""
+    """Generated queries of a passage, of which one is drawn; None: all."""
 
     @property
     def name(self) -> str:

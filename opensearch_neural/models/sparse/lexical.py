@@ -39,7 +39,7 @@ KIND = "lexical"
 K1 = 1.2
 B = 0.75
 TRAINING_SAMPLE = 100_000
-"""A tokenizer is trained on so many first documents of the corpus: enough for word pieces, and memory stays bounded."""
+"""First documents of the corpus that a tokenizer is trained on: enough for word pieces, and memory stays bounded."""
 
 _BATCH = 1024
 
