@@ -159,7 +159,7 @@ def next_path(path: Path) -> Path:
 
 
 def is_dead_letter_file(path: Path) -> bool:
-    """Whether a file holds dead letters. Of a pipe nothing is read, since it gives its content only once."""
+    """Whether a file holds dead letters. A pipe is not read, since it gives its content only once."""
     try:
         if not path.is_file():
             return False

@@ -50,7 +50,7 @@ class FieldSurvey:
 
 
 def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limit: int, flat_objects: bool) -> None:
-    """Check the first records of a corpus, and warn of fields of which the index will refuse some values.
+    """Check the first records of a corpus, and warn of fields with values that the index will refuse.
 
     mapped: names of the fields that `--mapping` maps
     limit: how many fields the index may have

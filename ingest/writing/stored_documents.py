@@ -94,7 +94,8 @@ def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
 def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
     """Delete documents; missing ids are no error.
 
-    What fails for a temporary reason, such as a full disk, is tried again while the `patience` around this call lasts.
+    A deletion that fails for a temporary reason, such as a full disk, is tried again for as long as the `patience` around
+    this call allows.
     Raises ClusterError if a document cannot be deleted.
     """
     attempts = Attempts(0.0)

@@ -139,8 +139,8 @@ def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_ind
 
 
 def aliases_of_users(aliases: Mapping[str, Any]) -> dict[str, Any]:
-    """{alias: what it says} of an index, without the alias by which `osn` itself writes."""
-    return {alias: says for alias, says in aliases.items() if not alias.startswith(WRITE_ALIAS)}
+    """{alias: its definition} of an index, without the alias by which `osn` itself writes."""
+    return {alias: definition for alias, definition in aliases.items() if not alias.startswith(WRITE_ALIAS)}
 
 
 def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, created: bool) -> IndexMeta:

@@ -34,7 +34,7 @@ C = TypeVar("C")
 MISSING = "…"
 """A printed configuration shows this in place of a required value."""
 EITHER: Mapping[str, Any] = types.MappingProxyType({"either": True})
-"""The metadata of dataclass fields of which one has to be given."""
+"""The metadata of alternative fields: exactly one of them must be given."""
 
 
 def load_config(

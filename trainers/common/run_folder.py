@@ -182,7 +182,7 @@ class RunFolder:
             if changed and changed[0].startswith(DEV):
                 raise InputError(
                     f"{self.output} holds a training run that measured its states on another content of the {changed[0]}: "
-                    "which state is best cannot be told from measures on both",
+                    "measures on two contents do not show which state is best",
                     f"give the set as it was, choose another --output, or remove {self.output}",
                 )
             if changed:

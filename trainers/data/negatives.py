@@ -280,8 +280,8 @@ def open_retriever(
     a lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest`
     wrote, on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`,
     whose model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
-    vectors, so that an interrupted run need not encode again. by_record: whether the name of the retriever of an index has a
-    hash of the models and tuning that its record tells, which is then read at once.
+    vectors, so that an interrupted run need not encode again. by_record: whether the name of an index's retriever includes a
+    hash of the models and tuning in the index's record; the record is then read at once.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
