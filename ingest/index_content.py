@@ -229,10 +229,10 @@ def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, reco
             away = np.linalg.norm(again - there, axis=1) / np.maximum(np.linalg.norm(there, axis=1), 1e-12)
             alike = bool((away < LARGEST_DIFFERENCE).all())
     if not alike:
-        held = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
+        and_codes = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
         raise InputError(
-            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {models.pq} is another model, and "
-            "encodes documents differently",
+            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){and_codes}; {models.pq} is another model, "
+            "and encodes documents differently",
             f"name a model that was trained from {dense.name}, or write its codes: `osn encode --pq {models.pq}`",
         )
     return model
