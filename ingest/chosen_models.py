@@ -69,9 +69,9 @@ def choose(request: ModelRequest) -> ChosenModels:
     """
     models, records = request.models, request.records
     passages = _passages(request)
-    quantized = _quantized(request)
+    quantized = source.quantized if (source := _source(request, "quantized", models.pq)) else None
     reconstructed = _reconstructed(request, quantized)
-    dense = None if reconstructed else _dense(request)
+    dense = source.dense if not reconstructed and (source := _source(request, "dense", models.dense)) else None
     sparse = _sparse(request, passages)
     encoder, total = sparse.encoder, sparse.documents
     prune = _pruning(request, encoder)
@@ -114,12 +114,6 @@ def _source(request: ModelRequest, kind: ModelKind, name: str | None) -> IndexMo
     return IndexModels(request.index, record, **options, trust_remote_code=models.trust_remote_code)
 
 
-def _quantized(request: ModelRequest) -> QuantizedModel | None:
-    """The model whose codes are written; None: no codes."""
-    source = _source(request, "quantized", request.models.pq)
-    return None if source is None else source.quantized
-
-
 def _reconstructed(request: ModelRequest, quantized: QuantizedModel | None) -> bool:
     """Whether dense vectors are reconstructed from codes. Raises InputError if no codes are written."""
     models, record = request.models, request.record
@@ -130,23 +124,15 @@ def _reconstructed(request: ModelRequest, quantized: QuantizedModel | None) -> b
     return reconstructed
 
 
-def _dense(request: ModelRequest) -> DenseEncoder | None:
-    """The model of dense vectors that are not reconstructed; None: none are written."""
-    source = _source(request, "dense", request.models.dense)
-    return None if source is None else source.dense
-
-
 def _sparse(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse:
     """The sparse model: made of the corpus, the named one, or that of the index.
 
     Raises ModelError for --sparse lexical if the index has no lexical model.
     """
     lexical, record = request.models.sparse == LEXICAL, request.record
+    without = f"leave out --sparse, or give {another_index(record or IndexMeta())}"
     if lexical and record is not None and record.sparse is None:
-        raise ModelError(
-            f"the index {request.index!r} holds no sparse vectors",
-            f"leave out --sparse, or give {another_index(record)}",
-        )
+        raise ModelError(f"the index {request.index!r} holds no sparse vectors", without)
     sparse = _made_of_corpus(request, passages)
     if sparse is None:
         source = _source(request, "sparse", None if lexical else request.models.sparse)
@@ -155,7 +141,7 @@ def _sparse(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse
         raise ModelError(
             f"the index {request.index!r} was written with the sparse model {sparse.encoder.info.name}, which is not a "
             "lexical one",
-            f"leave out --sparse, or give {another_index(record)}",
+            without,
         )
     return sparse
 

@@ -14,34 +14,22 @@ from opensearch_neural.models.generative.url_trie import OUTSIDE, Ids, Trie
 if TYPE_CHECKING:
     from torch import Tensor
 
-Results = dict[int, float]
-"""{number of a sequence: its score} for one row."""
-
 
 @dataclass
 class Beams:
-    """The beginnings of sequences that the search continues: `width` for each row, one row's after another's."""
+    """The beginnings of sequences that the search continues, `width` of each row; all arrays are (rows, width)."""
 
-    width: int
-    """Beams of a row: 1 for the opening of the trie, later those of the search."""
     nodes: Ids
-    """(rows * width,), the node that each beam has reached; `OUTSIDE` for an unused one."""
+    """The node that each beam has reached; `OUTSIDE` for an unused one."""
     scores: NDArray[np.floating]
-    """(rows * width,), the sum of a beam's log-probabilities; −∞ for an unused one."""
+    """The sum of a beam's log-probabilities; −∞ for an unused one."""
     tokens: Ids
-    """(rows * width,), the token that each beam wrote last."""
+    """The token that each beam wrote last."""
     parents: Ids
-    """(rows * width,), the beam of the step before that each beam continues."""
-
-    @property
-    def unfinished(self) -> Ids:
-        """The rows with at least one beam in use."""
-        return np.flatnonzero(np.isfinite(self.scores).reshape(-1, self.width).any(axis=1))
+    """The beam that each continues, counted over all rows of the step before; unused ones name one of their row."""
 
     def of_rows(self, rows: Ids) -> Beams:
-        """The beams of these rows only."""
-        at = (rows[:, None] * self.width + np.arange(self.width)).ravel()
-        return Beams(self.width, self.nodes[at], self.scores[at], self.tokens[at], self.parents[at])
+        return Beams(self.nodes[rows], self.scores[rows], self.tokens[rows], self.parents[rows])
 
 
 def search_trie(
@@ -58,13 +46,13 @@ def search_trie(
     from transformers.modeling_outputs import BaseModelOutput
 
     encoded, mask = model.get_encoder()(**batch).last_hidden_state, batch["attention_mask"]
-    results: list[Results] = [{} for _ in range(len(mask))]
-    open_results = results  # Those of the rows that are not finished.
+    results: list[dict[int, float]] = [{} for _ in range(len(mask))]
+    open_results = results  # Those of rows that are not finished.
     opening, node = trie.opening(end)
     tokens = torch.tensor([model.generation_config.decoder_start_token_id, *opening], device=mask.device)
     tokens = tokens.expand(len(mask), -1)
-    rows = np.arange(len(mask))
-    current = Beams(1, np.full(len(rows), node), np.zeros(len(rows)), rows, rows)
+    first = np.arange(len(mask))[:, None]  # One beam for each row.
+    current = Beams(np.full_like(first, node), np.zeros(first.shape), first, first)
     cache, cache_name = None, _name_of_cache(model)
     for step in range(trie.depth - len(opening)):
         output = model(
@@ -77,50 +65,46 @@ def search_trie(
         cache = output[cache_name]
         logs = output.logits.float().log_softmax(dim=-1)  # (rows * width, 1 + opening at first and then 1, vocabulary)
         if step == 0 and opening:
-            current.scores += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
+            current.scores += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2))[:, None].cpu().numpy()
         extended = extend(current, logs[:, -1], trie, open_results, end=end, width=beams)
-        rows = extended.unfinished
+        rows = np.flatnonzero(np.isfinite(extended.scores).any(axis=1))
         if not len(rows):
             break
-        extended = extended.of_rows(rows)
-        tokens = torch.from_numpy(extended.tokens)[:, None].to(mask.device)
-        parents = torch.from_numpy(extended.parents).to(mask.device)
-        if current.width != beams or len(rows) < len(open_results):
+        width, current = current.nodes.shape[1], extended.of_rows(rows)
+        tokens = torch.from_numpy(current.tokens.reshape(-1, 1)).to(mask.device)
+        parents = torch.from_numpy(current.parents.ravel()).to(mask.device)
+        if width != beams or len(rows) < len(open_results):
             cache.reorder_cache(parents)
             encoded, mask = encoded[parents], mask[parents]
         elif beams > 1:
             # A row's beams read the same text, so the cache of the encoder's states stays as it is.
             cache.self_attention_cache.reorder_cache(parents)
-        current, open_results = extended, [open_results[row] for row in rows]
+        open_results = [open_results[row] for row in rows]
     return [sorted(of_row.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for of_row in results]
 
 
-def extend(beams: Beams, logs: Tensor, trie: Trie, results: list[Results], *, end: int, width: int) -> Beams:
+def extend(beams: Beams, logs: Tensor, trie: Trie, results: list[dict[int, float]], *, end: int, width: int) -> Beams:
     """The beams after one more token: the `width` best continuations of each row, none if they cannot improve its results.
 
-    logs: (rows * beams.width, vocabulary), the log-probabilities of the token. Sequences that end are added to `results`,
-    one dictionary a row.
+    logs: (beams, vocabulary), the log-probabilities of the token. results: {number of a sequence: its score} of each row;
+    sequences that end are added.
     """
     import torch
 
-    beam_of, next_tokens, next_nodes = trie.children(beams.nodes)  # Each (continuations,).
-    next_scores = beams.scores[beam_of] + logs[torch.from_numpy(beam_of), torch.from_numpy(next_tokens)].cpu().numpy()
-    size = len(results) * width
-    extended = Beams(
-        width,
-        np.full(size, OUTSIDE),
-        np.full(size, -np.inf),
-        np.zeros(size, dtype=np.int64),
-        np.repeat(np.arange(len(results)) * beams.width, width),
-    )
-    bounds = np.searchsorted(beam_of, np.arange(0, len(beams.nodes) + 1, beams.width))
+    beam_of, next_tokens, next_nodes = trie.children(beams.nodes.ravel())  # Each (continuations,).
+    next_logs = logs[torch.from_numpy(beam_of), torch.from_numpy(next_tokens)].cpu().numpy()
+    next_scores = beams.scores.ravel()[beam_of] + next_logs
+    shape, starts = (len(results), width), np.arange(len(results)) * beams.nodes.shape[1]
+    parents = np.broadcast_to(starts[:, None], shape).copy()
+    extended = Beams(np.full(shape, OUTSIDE), np.full(shape, -np.inf), np.zeros(shape, dtype=np.int64), parents)
+    bounds = np.searchsorted(beam_of, [*starts, beams.nodes.size])
     for row, of_row in enumerate(results):
         ended, order = _best(next_scores, next_tokens, slice(*bounds[row : row + 2]), end=end, beams=width)
         for at in ended:
             of_row[int(trie.ends[next_nodes[at]])] = float(next_scores[at])
         worst = sorted(of_row.values(), reverse=True)[width - 1 : width]
         if len(order) and not (worst and next_scores[order[0]] <= worst[0]):
-            slots = slice(row * width, row * width + len(order))
+            slots = row, slice(len(order))
             extended.nodes[slots], extended.scores[slots] = next_nodes[order], next_scores[order]
             extended.tokens[slots], extended.parents[slots] = next_tokens[order], beam_of[order]
     return extended
