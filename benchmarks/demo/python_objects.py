@@ -80,7 +80,7 @@ class CorpusCounts:
     """What was read and left out, and what the corpus holds."""
 
     documents: int = 0
-    """Objects whose docstrings were written."""
+    """Objects that became documents."""
     standard_library: int = 0
     """Documents of the standard library."""
     packages: int = 0

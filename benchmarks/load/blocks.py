@@ -247,7 +247,7 @@ class BlockLog:
     path: Path
     """The file `blocks.jsonl`."""
     blocks: list[Block]
-    """All blocks in the file, with those of earlier attempts."""
+    """All blocks in the file, with those of an interrupted run that this one continues."""
 
     @classmethod
     def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:

@@ -147,7 +147,7 @@ class Cell:
     variant: str
     """The name of the engine with its options."""
     blocks: list[Block] = field(repr=False)
-    """Those that count, one for each round."""
+    """Those that count, at most one for each round."""
     strain: Strain
     """How near these blocks brought the generator to its limits."""
     baseline: Cell | None = field(repr=False, default=None)

@@ -53,7 +53,7 @@ class Address(NamedTuple):
     host: str
     """Name or IP address, without brackets."""
     port: int
-    """The URL's, else that of its scheme or OpenSearch's."""
+    """The URL's; if it names none, 443 for https, else 9200."""
     tls: bool
     """Whether requests are encrypted."""
     prefix: str

@@ -39,7 +39,7 @@ class TrainingData:
     """Queries, documents, and examples, which are row numbers of the two stores."""
 
     name: str
-    """of the set, in messages and files of scores"""
+    """of the set, in messages and measures"""
     queries: TextStore
     """texts of the queries, by row"""
     documents: TextStore

@@ -56,13 +56,13 @@ class DenseConfig:
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     """lengths, pooling and prompts of the two towers"""
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    """the loss and what it is given"""
+    """the terms of the loss and their weights"""
     candidates: CandidateSettings = field(default_factory=CandidateSettings)
     """the negatives of each query"""
     two_stage: TwoStageSettings | None = None
     """a second retriever, trained on the negatives that the first one mines; null trains only the first"""
     selection: DevSettings = field(default_factory=DevSettings)
-    """which questions measure the states, and how often"""
+    """how many questions and documents measure the states"""
     training: TrainingSettings = field(default_factory=TrainingSettings)
     """batches, optimizer, precision and length of the training"""
     onnx: bool = False

@@ -150,7 +150,7 @@ class JpqConfig:
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
     """any dense model; its document encoder is not trained"""
     quantizer: QuantizerSettings = field(default_factory=QuantizerSettings)
-    """the codes of a document, and how codebooks begin"""
+    """how a document becomes bytes, and how the codebooks are trained"""
     objective: JpqObjective = field(default_factory=JpqObjective)
     """the loss over the searched documents"""
     negatives: NegativeSettings = field(default_factory=NegativeSettings)
@@ -160,7 +160,7 @@ class JpqConfig:
     unseen: list[JpqSet] = field(default_factory=list)
     """sets whose questions are removed from train"""
     selection: JpqSelection = field(default_factory=JpqSelection)
-    """which questions measure the states, and how often"""
+    """the questions that measure the states"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-6))
     """batches, optimizer, precision and length of the training"""
     query_length: int | None = None

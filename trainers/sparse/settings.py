@@ -208,7 +208,7 @@ class StageSettings:
     train: list[QuestionSet]
     """training sets; each batch is from one set"""
     objective: SparseObjective = field(default_factory=SparseObjective)
-    """the loss, its teachers and their weights"""
+    """the terms of the loss, their weights and teachers"""
     candidates: SparseCandidates = field(default_factory=SparseCandidates)
     """the negatives of each query"""
     regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
@@ -249,7 +249,7 @@ class SparseConfig(StageSettings):
     student: StudentSettings = field(default_factory=StudentSettings)
     """the query table, and the head of the document encoder"""
     warm_up: WarmUpSettings = field(default_factory=WarmUpSettings)
-    """how the head of a backbone without one is scaled before training"""
+    """the first state of a new head, for a backbone without one"""
     pretraining: StageSettings | None = None
     """an earlier stage; null: only fine-tuning"""
     dev: list[QuestionSet] = field(default_factory=list)
@@ -257,7 +257,7 @@ class SparseConfig(StageSettings):
     unseen: list[QuestionSet] = field(default_factory=list)
     """sets whose questions are removed from train"""
     selection: DevSettings = field(default_factory=DevSettings)
-    """which questions measure the states, and how often"""
+    """how many questions and documents measure the states"""
     cache: Path | None = None
     """folder for made questions, scores, mined negatives and warm-ups, which trainings may share; null: in the output"""
 

@@ -61,7 +61,7 @@ class LexicalEncoder:
     name: str = KIND
     """Its name in the index's record."""
     path: Path = field(default_factory=Path)
-    """Its folder, once it is saved or loaded."""
+    """The folder that it was loaded from."""
     data_hash: str | None = None
     """Hash of the texts that were counted; None if not known."""
 

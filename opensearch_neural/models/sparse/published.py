@@ -34,7 +34,7 @@ class PublishedModel:
     queries: str = OWN_TABLE
     """What weighs a query's tokens: the model's own table, or a table that ingest counts in the corpus."""
     licence: str = "Apache-2.0"
-    """As the source states it, by its SPDX name."""
+    """By its SPDX name."""
     language: str = "English"
     """The language of the texts that it was trained on."""
     remote_code: bool = False
