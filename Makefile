@@ -110,7 +110,7 @@ bench-scale: check-java install
 ## Encoding speed beside sentence-transformers: MODEL names a sparse model, DATA a folder in BEIR layout.
 bench-encode: install
 	$(BIN)/osn bench encoding --model "$(MODEL)" --data "$(DATA)" --record "$(or $(RECORD),benchmarks/results/ingest/encoding)"
-	$(BIN)/python -m benchmarks.pages
+	$(BIN)/python -m benchmarks.docs_tables
 
 ## What docs/ingest.md counts, each on a real node, with a line on each at the end; and a hundred kills.
 test-faults: check-java install

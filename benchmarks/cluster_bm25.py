@@ -45,8 +45,11 @@ class Bm25Settings(NamedTuple):
     """An analyzer with k1 and b."""
 
     analyzer: Analyzer
+    """How the index splits texts into words."""
     k1: float
+    """How slowly repeated words saturate, from 0."""
     b: float
+    """How much long documents are discounted, from 0 to 1."""
 
     @property
     def similarity(self) -> dict[str, Any]:
@@ -59,6 +62,7 @@ class ClusterBM25:
     """BM25 over a corpus's title and text in an index of the cluster, one for each analyzer."""
 
     client: OpenSearch
+    """A client of the cluster that holds the indexes."""
     indexes: Mapping[Analyzer, str]
     """{analyzer: the index whose texts it analyzed}"""
 

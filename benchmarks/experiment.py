@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 import click
 
-from benchmarks.publish import publish, record_option
+from benchmarks.record_result import publish, record_option
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, label, measure
@@ -123,7 +123,9 @@ class JudgedSet:
     """A test split: questions over a corpus, with judgements."""
 
     data: TrainingData
+    """The questions and the whole corpus."""
     qrels: Qrels
+    """{question: {document: grade}}"""
     clusters: Mapping[str, str] | None = None
     """{question: its group, such as the article that answers it}; intervals resample the groups. None: single questions."""
 
@@ -326,6 +328,7 @@ class PaperPart:
     """What one result file holds."""
 
     title: str
+    """The heading of its table."""
     run: Callable[[], RowsAndGoals]
     """Trains and measures; returns the rows and goals."""
     data: Sequence[Path]

@@ -10,9 +10,9 @@ A document on its way to the index, top to bottom:
     corpus_from_index.py        an index of the cluster as a corpus
     writing/lease.py            a lease on the cluster: one ingest at a time for an index
     preflight.py                checks the fields of the first records
-    content.py                  the content to write: records, vectorizer and the index's record
+    index_content.py            the content to write: records, vectorizer and the index's record
     model_request.py            which models are named, and what they are chosen for
-    models.py                   the models: those that are named, or those of the index
+    chosen_models.py            the models: those that are named, or those of the index
     counted_idf.py              a SPLADE without a query table gets the corpus's IDF table
     writing/target.py           the index being written: create or check it, finish it
     writing/stored_documents.py its documents: counted, listed, deleted
@@ -26,7 +26,7 @@ A document on its way to the index, top to bottom:
     dead_letters.py             rejected documents, to be corrected and ingested again
     error_limit.py              how many may be rejected
     writing/verification.py     checks that the index holds exactly the corpus
-    stored_for_searches.py      stores the query encoder, the largest weights and the scale on the cluster
+    stored_query_data.py        stores the query encoder, the largest weights and the scale on the cluster
     versions/swap.py            the checks before an alias points to the index
     versions/tunings.py         what `osn tune` stored in the serving index, carried over to its next build
 

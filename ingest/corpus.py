@@ -86,14 +86,14 @@ class CorpusSource:
         place: the file where the corpus is now
         usual: the possible names of parts whose field is None; None: the usual names
 
-        It tells each warning once, however often the corpus is read.
+        It gives each warning once, however often the corpus is read.
         """
         file = self.name if is_read_once(self.path) else place
-        told: set[str] = set()
+        warned: set[str] = set()
 
         def warn(message: str) -> None:
-            if message not in told:
-                told.add(message)
+            if message not in warned:
+                warned.add(message)
                 log.warning(message.replace(place, file))
 
         if is_dead_letter_file(Path(place)):
@@ -167,15 +167,15 @@ class _TooMany(Exception):
 
 
 KEPT_BYTES = 1 << 20
-"""Of rejected records that wait for the next document, so many bytes are kept in memory; more, in a temporary file."""
+"""Bytes of rejected records that wait in memory for the next document; more wait in a temporary file."""
 
 
 def everything(
     records: Records, too_many: Callable[[int, int], bool] = lambda rejected, records: False
 ) -> Iterator[Document | Rejected]:
-    """Documents and rejected records in the corpus's order. Memory holds few, also if a corpus is nothing but rejected ones.
+    """Documents and rejected records in the corpus's order. Memory holds few of them, even if all records are rejected.
 
-    too_many: whether to end after so many rejected records without a document between them, and so many records in all.
+    too_many: called with the rejected records since the last document and all records so far; True ends the reading
     """
     passed = rejected = 0
     with tempfile.SpooledTemporaryFile(KEPT_BYTES) as waiting:

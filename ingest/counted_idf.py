@@ -7,7 +7,7 @@ The network encodes documents, so only queries need the table. Therefore it is c
     2. documents are counted as they are read, encoded and written. A run that continues another one reads the corpus from
        its beginning, and so counts all documents, even those written already: no counts are kept beside the journal
     3. the model with the table is saved on this machine, its query encoder on the cluster, then the record names it
-       (`stored_for_searches.keep_table`)
+       (`stored_query_data.keep_table`)
 
 A kill before step 3 leaves an index without a table, and searches by sparse vectors refuse it. After step 3 the counts are
 not needed any more.
@@ -131,17 +131,18 @@ class CorpusTable:
 
 
 @dataclass(frozen=True)
-class ModelOfCorpus:
-    """A sparse model that is made from the corpus."""
+class ChosenSparse:
+    """A sparse model, with what was counted if it is made from the corpus."""
 
-    encoder: SparseDocumentEncoder
+    encoder: SparseDocumentEncoder | None
+    """None: no sparse vectors are written."""
     documents: int | None = None
     """The number of records; None if they were not counted."""
     table: CorpusTable | None = None
-    """The table that is still to be counted; None if there is none."""
+    """The table that is still to be counted; None for a model that has its table."""
 
 
-def while_writing(splade: Path, request: ModelRequest, passages: PassageMeta | None) -> ModelOfCorpus:
+def while_writing(splade: Path, request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse:
     """A SPLADE that encodes documents before its table is counted, for a new index or an index of an interrupted run.
 
     Raises InputError for a corpus without any token, ModelError if the index's record names another SPLADE.
@@ -149,25 +150,25 @@ def while_writing(splade: Path, request: ModelRequest, passages: PassageMeta | N
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
     from opensearch_neural.models.sparse.lexical import check_tokens
 
-    wanted, hash = request.models, directory.hash_files(splade)
-    held = None if request.wrote is None else request.wrote.sparse
-    name = directory.display_name(str(wanted.sparse or splade)) if held is None else held.name
-    if request.wrote is not None and held is not None and held.hash != hash:
-        raise _another_model(request.index, held, splade, hash, another_index(request.wrote))
-    tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
+    models, hash = request.models, directory.hash_files(splade)
+    recorded = None if request.record is None else request.record.sparse
+    name = directory.display_name(str(models.sparse or splade)) if recorded is None else recorded.name
+    if request.record is not None and recorded is not None and recorded.hash != hash:
+        raise _another_model(request.index, recorded, splade, hash, another_index(request.record))
+    tokenizer = tokenizer_of(splade, trust_remote_code=models.trust_remote_code)
     with _naming(request.corpus):
         documents = as_passages(request.records, tokenizer, passages)(ignore)
         check_tokens((document.contents for document in documents), tokenizer)
     log.info("the IDF table of the corpus is counted while it is written")
     # Load it in the layout with a table, so that vectors do not depend on when the table is counted.
-    with _written(splade, {}, wanted.trust_remote_code) as folder:
-        encoder = _loaded(folder, wanted, name)
+    with _written(splade, {}, models.trust_remote_code) as folder:
+        encoder = _loaded(folder, models, name)
     assert isinstance(encoder, TorchSparseEncoder)
     encoder = replace(encoder, info=replace(encoder.info, hash=hash, path=splade))
-    return ModelOfCorpus(encoder, table=CorpusTable(splade, hash, name, tokenizer, wanted.trust_remote_code))
+    return ChosenSparse(encoder, table=CorpusTable(splade, hash, name, tokenizer, models.trust_remote_code))
 
 
-def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta | None) -> ModelOfCorpus:
+def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse:
     """A SPLADE with the IDF table of the corpus, saved under `home()`; a pass over the corpus counts the table now.
 
     An index that was written with this SPLADE keeps its table even if the corpus has changed, because another table would
@@ -175,24 +176,24 @@ def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta
     """
     from opensearch_neural.models.sparse.lexical import count_documents, idf_table
 
-    wanted, held = request.models, None if request.wrote is None else request.wrote.sparse
-    name = directory.display_name(str(wanted.sparse))
-    if request.wrote is not None and held is not None:
-        another = another_index(request.wrote)
-        kept = with_kept_table(
-            request.client, held, splade, wanted.trust_remote_code, index=request.index, another=another
+    models, recorded = request.models, None if request.record is None else request.record.sparse
+    name = directory.display_name(str(models.sparse))
+    if request.record is not None and recorded is not None:
+        another = another_index(request.record)
+        folder = with_kept_table(
+            request.client, recorded, splade, models.trust_remote_code, index=request.index, another=another
         )
-        if kept is not None:
-            return ModelOfCorpus(_loaded(kept, wanted, name))
-    tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
+        if folder is not None:
+            return ChosenSparse(_loaded(folder, models, name))
+    tokenizer = tokenizer_of(splade, trust_remote_code=models.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
     with _naming(request.corpus):
         counted = as_passages(request.records, tokenizer, passages)(ignore)
         frequencies = count_documents((document.contents for document in counted), tokenizer)
     table = idf_table(frequencies, tokenizer)
-    folder = _saved(splade, directory.hash_files(splade), table, wanted.trust_remote_code)
+    folder = _saved(splade, directory.hash_files(splade), table, models.trust_remote_code)
     assert folder is not None
-    return ModelOfCorpus(_loaded(folder, wanted, name), frequencies.n)
+    return ChosenSparse(_loaded(folder, models, name), frequencies.n)
 
 
 def check_continued(index: str, wrote: IndexMeta, corpus_name: str) -> None:
@@ -304,8 +305,8 @@ def _written(splade: Path, table: Mapping[str, float], trust_remote_code: bool) 
         yield made
 
 
-def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
+def _loaded(folder: Path, models: Models, name: str) -> SparseDocumentEncoder:
     from opensearch_neural.models.sparse.encoder import load_sparse
 
-    model = load_sparse(folder, device=wanted.device, dtype=wanted.dtype, trust_remote_code=wanted.trust_remote_code)
+    model = load_sparse(folder, device=models.device, dtype=models.dtype, trust_remote_code=models.trust_remote_code)
     return called(model, name)

@@ -40,7 +40,7 @@ EXIT_WITH_LETTERS = 3
 USUAL = FieldNames()
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
-# So many characters of a line that could not be read are kept.
+# Characters that are kept of a line that could not be read.
 RAW_LIMIT = 1 << 20
 
 
@@ -150,7 +150,7 @@ def next_path(path: Path) -> Path:
 
 
 def is_dead_letter_file(path: Path) -> bool:
-    """Whether a file holds dead letters. Of a pipe nothing is read, since it gives its content only once."""
+    """Whether a file holds dead letters. A pipe is not read, since it gives its content only once."""
     try:
         if not path.is_file():
             return False
@@ -169,7 +169,7 @@ def mended(
     file: the name of the dead-letter file in messages. None: its path.
     """
     here = file or str(path)
-    told = False
+    warned = False
     for number, content in _lines(path):
         letter = _letter(content)
         if letter is None:
@@ -191,8 +191,8 @@ def mended(
         except Defect as defect:
             on_reject(Rejected(*origin, str(defect), printable(line)))
             continue
-        if not document.text and not told:
-            told = True
+        if not document.text and not warned:
+            warned = True
             warn(f"{here}, line {number}: {ONLY_TITLE}")
         document.file, document.line = origin
         yield document

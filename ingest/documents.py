@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ingest.chosen_models import splitting_tokenizer
 from ingest.counted_idf import with_kept_table
-from ingest.models import splitting_tokenizer
-from ingest.stored_for_searches import raising
+from ingest.stored_query_data import raising
 from ingest.vectorizers import Encoders, NotingLargest, for_index
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
@@ -69,7 +69,9 @@ class Refused:
     """A document that was refused, and why."""
 
     id: str
+    """The `_id` of the document."""
     reason: str
+    """What is wrong with it, or why OpenSearch refused it."""
 
 
 @dataclass
@@ -81,6 +83,7 @@ class Written:
     replaced: int = 0
     """How many documents existed before."""
     refused: list[Refused] = field(default_factory=list)
+    """Documents that are not in the index as given."""
 
 
 class Documents:
@@ -341,8 +344,8 @@ class Documents:
             return False
         except RequestError as error:
             answered: Any = error.info
-            told = isinstance(answered, dict) and isinstance(answered.get("error"), dict)
-            reason = refusal_reason(answered) if told else reason_of(error)[1]
+            has_reasons = isinstance(answered, dict) and isinstance(answered.get("error"), dict)
+            reason = refusal_reason(answered) if has_reasons else reason_of(error)[1]
             raise InputError(f"{document.id}: {reason}") from error
         if is_dropped(answer):
             raise InputError(f"{document.id}: {DROPPED}")
@@ -354,13 +357,13 @@ class Documents:
             return delete_documents(self.client, self.index, ids)
 
 
-def other_to_write(held: IndexMeta, wanted: IndexMeta) -> str | None:
-    """What makes documents encoded for an index with the record `held` wrong for another one; None if nothing does.
+def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
+    """How `index` differs from the record that documents were encoded for, so that they do not fit; None if they fit.
 
     Models are compared by their hashes: a model may have been named by its hub id once, and by its folder another time.
     """
     for part, name in (("sparse", "sparse model"), ("dense", "dense model"), ("quantized", "quantized model")):
-        before, now = getattr(held, part), getattr(wanted, part)
+        before, now = getattr(encoded_for, part), getattr(index, part)
         if before is None or now is None:
             if before is not now:
                 return f"no {name}" if now is None else f"a {name}, {now.name} ({now.hash})"
@@ -368,10 +371,10 @@ def other_to_write(held: IndexMeta, wanted: IndexMeta) -> str | None:
             return f"another {name}: {now.name} ({now.hash}), not {before.name} ({before.hash})"
         elif replace(now, name=before.name) != before:
             return "another IDF table" if part == "sparse" else f"other vectors of the {name} {now.name}"
-    if held.passages != wanted.passages:
-        return f"{documents_of(wanted)}, not {documents_of(held)}"
-    if held.prune != wanted.prune:
-        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (wanted, held))
+    if encoded_for.passages != index.passages:
+        return f"{documents_of(index)}, not {documents_of(encoded_for)}"
+    if encoded_for.prune != index.prune:
+        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (index, encoded_for))
         return f"sparse vectors that are {now}, not {before}"
     return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from opensearch_neural.errors import OsnError
 
 SHARE_RECORDS = 1000
-"""A share of errors is checked from so many records on while reading, and always at the end."""
+"""Records that must be read before a share of errors is checked; at the end it is always checked."""
 
 
 class TooManyErrors(OsnError):
@@ -24,7 +24,7 @@ class ErrorLimit:
     """An int: a number of records; a float: a share of them."""
 
     def too_many(self, letters: int, records: int) -> bool:
-        """Whether reading may end after so many rejected of so many records: the run stops anyway."""
+        """Whether reading may end: with this many rejected, `check` stops the run. records: all that were read."""
         return letters > self._allowed(records if records >= SHARE_RECORDS else None)
 
     def check(self, letters: int, records: int, file: Path, *, ended: bool = False) -> None:
@@ -40,7 +40,7 @@ class ErrorLimit:
             )
 
     def _allowed(self, records: int | None) -> float:
-        """How many of so many records may be rejected. None: too few records to judge a share."""
+        """The most of `records` that may be rejected. None: too few records to judge a share."""
         if not isinstance(self.most, float):
             return self.most
         return math.inf if records is None else self.most * records

@@ -36,7 +36,7 @@ NOT_SEARCHED = ("_source", "other")
 NOT_TOLD_APART = "not told apart"
 """The part of the postings and the completions of an index that has both."""
 
-# A posting of a word (document number and frequency) takes about so many bytes in Lucene (measured on scifact). The other
+# A posting of a word (document number and frequency) takes about this many bytes in Lucene (measured on scifact). The other
 # bytes of the postings are the sparse vectors, whose "frequencies" are the upper bits of their weights.
 BYTES_OF_A_WORD_POSTING = 1.4
 
@@ -57,6 +57,7 @@ class Model:
     kind: str
     """sparse, dense or quantized"""
     name: str
+    """As the record has it: a folder's name or a hub id."""
     hash: str
     """As the record has it."""
     here: bool
@@ -108,6 +109,7 @@ class Inspection:
     sizes: dict[str, int]
     """{kind of content: its part of these bytes}, the largest first."""
     models: list[Model]
+    """One for each kind of vectors."""
     meta: IndexMeta
     """The index's record."""
     drift: Drift | None

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_from_index import is_index, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
+from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import Models, NewIndex, Writing
-from ingest.stored_for_searches import keep_encoder, keep_measures, keep_table, raising
+from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, note_waiting, open_build, serve, serving_index, warn_of_running
@@ -54,10 +54,13 @@ class Job:
     swap: bool = True
     """Whether the alias is moved; if not, `osn index serve` does it later."""
     models: Models = field(default_factory=Models)
+    """The models that encode, unless there are `vectors`."""
     vectors: Path | None = None
     """A folder that `osn encode` wrote; replaces models."""
     new_index: NewIndex = field(default_factory=NewIndex)
+    """Mapping and settings, if the index is created."""
     writing: Writing = field(default_factory=Writing)
+    """Batches, retries, and how many documents may be rejected."""
     gate: Gate = field(default_factory=Gate)
     """The checks before the alias is moved to the new index."""
     dead_letters: Path | None = None
@@ -139,7 +142,9 @@ class PreparedJob:
     """What a job writes, and the index that is open for it."""
 
     content: Content
+    """The records, their vectors, and the index's record."""
     target: Target
+    """The index, created or checked."""
     created: bool
     """Whether the index did not exist before."""
     largest: NotingLargest
@@ -202,7 +207,7 @@ def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, reque
     if stored is None:
         content = content_by_models(request, job.new_index)
     else:
-        content = content_of_files(job.models, job.new_index, stored, request.records, request.wrote)
+        content = content_of_files(job.models, job.new_index, stored, request.records, request.record)
         if corpus.limit != stored.manifest.corpus.limit:
             content = replace(content, total=None)  # documents are limited, and records counted
     if job.new_index.dense_type != "float" and content.meta.dense is None:

@@ -1,4 +1,4 @@
-"""The request of an ingest, or of `osn encode`, for models: `models.choose` answers it."""
+"""The request of an ingest, or of `osn encode`, for models: `chosen_models.choose` loads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class ModelRequest:
     """The models that the caller named, and what they are chosen for: the records and the index to write."""
 
     models: Models
-    wrote: IndexMeta | None
+    """The models by name, and how they encode."""
+    record: IndexMeta | None
     """The record of the index if it exists."""
     index: str
     """The name of the index."""

@@ -50,7 +50,7 @@ class FieldSurvey:
 
 
 def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limit: int, flat_objects: bool) -> None:
-    """Check the first records of a corpus, and warn of fields of which the index will refuse some values.
+    """Check the first records of a corpus, and warn of fields with values that the index will refuse.
 
     mapped: names of the fields that `--mapping` maps
     limit: how many fields the index may have
@@ -64,9 +64,9 @@ def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limi
             f"{limit - OWN_FIELDS:,} beside its own (index.mapping.total_fields.limit)",
             "leave fields out, write them as one list of {name, value}, or raise --field-limit",
         )
-    for name, told in survey.clashes().items():
+    for name, kinds in survey.clashes().items():
         log.warning(
-            "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, told
+            "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, kinds
         )
     for name, id in survey.long_strings_inside.items():
         log.warning(

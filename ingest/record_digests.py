@@ -1,4 +1,4 @@
-"""Digests of records, by which a continued run notices a changed corpus, and of ids, by which repeated ones are found."""
+"""Digests of records, which show a continued run that the corpus changed, and of ids, which show that an id repeats."""
 
 from __future__ import annotations
 

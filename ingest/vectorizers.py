@@ -130,6 +130,7 @@ class Changed:
     """A vectorizer whose vectors are changed."""
 
     vectorizer: Vectorizer
+    """Makes the vectors before the change."""
     change: Callable[[Vectors], Vectors]
     """Called with the vectors of each batch; returns those to write."""
 
@@ -159,6 +160,7 @@ class PostingsPruned:
     """A vectorizer that chooses the part of each sparse vector for the postings: the tokens that can add most to a score."""
 
     vectorizer: Vectorizer
+    """Makes the whole vectors."""
     prune: Pruning
     """The rule of the choice."""
     query_weights: Mapping[str, float]
@@ -192,6 +194,7 @@ class NotingLargest:
     its documents."""
 
     vectorizer: Vectorizer
+    """Makes the vectors, which are passed on unchanged."""
     larger: Callable[[dict[str, float]], None] | None = None
     """Called with the weights that are larger than before, before `vectors` returns."""
     drawn: list[str] = field(default_factory=list)

@@ -18,7 +18,9 @@ OpenSearch), `tune` (what `osn tune` does), `ui`, `commands`. Modules:
     look_up_table.py  a query's table of inner products with the codebooks, and the script that reads it
     forward_index.py  each document's sparse weights as bytes, and the script that scores hits by them
     body_template.py  a request body of the user's own, as a JSON file with {{query}}
-    shown_search.py   one search by an engine, as `osn search` and `osn ui` show it
+    search_request.py one search by an engine, for `osn search` and `osn ui`
+    filters.py        filters as users write them, and why one matches nothing
+    shown_hits.py     hits as both show them
     explanation.py    why a hit has its score
     sentences.py      which sentence of a hit explains most of its score
     oracle.py         the `_score` of a sparse query, computed as Lucene computes it

@@ -49,6 +49,7 @@ class Share:
     """The share of one token, word or stage in a score."""
 
     source: ScoreSource
+    """The kind of search or stage that gives the share."""
     token: str
     """A token, a word, or the name of another part, such as `CODES`."""
     score: float

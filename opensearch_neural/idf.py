@@ -41,9 +41,9 @@ def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
 def counted_documents(weights: Iterable[float]) -> int | None:
     """The number of documents on which a table with these weights was counted by `idf`; None for another table.
 
-    `idf` is ln((n + 1) / (df + 0.5)). The highest weight is that of tokens in a single document, if there are any, which
-    gives n, with an error of some millionths. The table is taken for counted if every df that follows is a whole number, as
-    far as the seven digits of a weight tell.
+    `idf` is ln((n + 1) / (df + 0.5)). If tokens occur in a single document, they have the highest weight, which gives n with
+    an error of some millionths. The table is one of `idf` if every other weight then gives a whole number df, within the
+    precision of seven digits.
     """
     counted = set(weights) - {0.0, UNLISTED}
     if not counted:

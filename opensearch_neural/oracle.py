@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 from opensearch_neural import forward_index
 from opensearch_neural.errors import InputError
 from opensearch_neural.look_up_table import SCRIPT, PackedTable
-from opensearch_neural.queries.clauses import Clause, token_of
+from opensearch_neural.queries.body_parts import Clause, token_of
 
 Float32s = NDArray[np.float32]
 Known = Callable[[Clause], Float32s] | None

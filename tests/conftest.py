@@ -50,7 +50,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
 BENCHMARKS = Path(__file__).parent / "benchmarks"
-ALWAYS_TESTED = ("demo", "test_pages.py", "test_render.py")
+ALWAYS_TESTED = ("demo", "test_docs_tables.py", "test_render.py")
 """What any change may break in benchmarks: the demo, and the pages with the recorded results."""
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes"}
 

@@ -16,7 +16,7 @@ from opensearch_neural.sentences import (
     term_of,
     with_marks,
 )
-from opensearch_neural.shown_search import sentence_of
+from opensearch_neural.shown_hits import sentence_of
 
 TEXT = "Fish live in rivers. Light is split by drops of rain. A rainbow has colours. It rains."
 

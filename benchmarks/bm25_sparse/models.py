@@ -131,6 +131,7 @@ class Experiment:
     arms: tuple[str, ...]
     """Names of ARMS."""
     connection: ConnectionSettings
+    """How to reach the cluster of the load tests."""
     heap: str | None = None
     """Java heap of the local node, such as 4g."""
     dense: str | None = None

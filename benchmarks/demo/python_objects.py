@@ -42,6 +42,7 @@ class ModuleFolder:
     """A folder of importable modules and packages."""
 
     folder: Path
+    """Its path, an entry of `sys.path`."""
     standard_library: bool = False
     """Whether it is that of Python's standard library."""
 
@@ -55,9 +56,11 @@ class Documented:
     kind: str
     """module, class, function or method."""
     module: str
+    """The dotted name of the module that holds it."""
     signature: str
     """Its `def` or `class` line; empty for a module."""
     docstring: str
+    """Without indentation."""
     standard_library: bool
     """Whether its module is part of the standard library."""
 
@@ -77,12 +80,15 @@ class CorpusCounts:
     """What was read and left out, and what the corpus holds."""
 
     documents: int = 0
+    """Objects that became documents."""
     standard_library: int = 0
     """Documents of the standard library."""
     packages: int = 0
     """Top-level modules beside the standard library."""
     train_queries: int = 0
+    """Judged queries of the split train."""
     test_queries: int = 0
+    """Judged queries of the split test."""
     files: int = 0
     """Source files that were read."""
     unreadable: int = 0

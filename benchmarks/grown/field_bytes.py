@@ -34,7 +34,9 @@ class Alone(NamedTuple):
     field: str | None
     """None: an index with no field of vectors."""
     meta: IndexMeta
+    """The record that gives the field its mapping."""
     vectorizer: Vectorizer
+    """Makes the vectors, of which only this field's are written."""
 
 
 def bytes_by_field(

@@ -17,11 +17,11 @@ from benchmarks.load.run import RESAMPLED
 from benchmarks.load.server import index_facts
 from benchmarks.local_cluster import created_with
 from benchmarks.options import setting
-from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
+from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex, Writing
-from ingest.stored_for_searches import keep_measures
+from ingest.stored_query_data import keep_measures
 from ingest.vectorizers import NotingLargest, Vectors, for_index
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import CorpusOfRun

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.queries import REPLACED, Body, neural_sparse
-from opensearch_neural.queries.clauses import rescoring_clause
+from opensearch_neural.queries.body_parts import rescoring_clause
 
 if TYPE_CHECKING:
     from opensearch_neural.engines import Engines

@@ -65,8 +65,11 @@ class LargeSparseExperiment:
     layouts: tuple[Layout, ...]
     """One for each number of documents."""
     target: LoadTarget
+    """The cluster that is put under load."""
     model: ModelChoice
+    """The sparse model and how its queries are encoded."""
     load: LoadSettings
+    """Clients, windows and seed of the load test."""
     keep: bool
     """Whether the indexes are kept."""
     heap: str | None = None
@@ -78,6 +81,7 @@ class SearchArm:
     """One way to search, and the fields that it reads."""
 
     variant: Variant
+    """The requests, as the load test sends them."""
     reads: tuple[str, ...]
     """Fields that the search reads, whose bytes count as its cost."""
 

@@ -29,7 +29,9 @@ class Level:
     """A level of load: `value` clients (closed loop), or requests a second (open loop)."""
 
     mode: Mode
+    """ "closed": each client waits for its answer; "open": requests begin at a given rate."""
     value: float
+    """Clients of a closed loop, requests a second of an open one."""
 
     @property
     def label(self) -> str:
@@ -49,8 +51,11 @@ class Level:
 @dataclass(frozen=True)
 class Turn:
     round: int
+    """The number of its round; each round measures every engine at every level."""
     level: Level
+    """The load to put on the cluster."""
     variant: str
+    """The name of the engine with its options."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,11 @@ class Block:
     """The measurement of one turn. Times are of answered requests; see `generator.py` for their meaning."""
 
     round: int
+    """The number of its round; intervals resample whole rounds."""
     level: Level
+    """The load that was put on the cluster."""
     variant: str
+    """The name of the engine with its options."""
     began: float
     """Seconds since the run began."""
     seconds: float
@@ -192,6 +200,7 @@ class Pace:
     requests: int
     """Requests wanted of each engine at each level, over all rounds."""
     rounds: int
+    """Rounds over which these requests are spread."""
     shortest: float
     """Seconds of the shortest window."""
     longest: float
@@ -238,6 +247,7 @@ class BlockLog:
     path: Path
     """The file `blocks.jsonl`."""
     blocks: list[Block]
+    """All blocks in the file, with those of an interrupted run that this one continues."""
 
     @classmethod
     def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:

@@ -20,7 +20,9 @@ SWEEP_SECONDS = 0.05  # between two checks for requests that take too long
 
 class Answer(NamedTuple):
     status: int
+    """The HTTP status."""
     body: bytes
+    """As received, not parsed."""
     received_ns: int
     """When the last byte had arrived, by the monotonic clock."""
 

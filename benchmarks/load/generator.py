@@ -57,6 +57,7 @@ class Order:
     variant: str
     """Name of the variant whose requests are sent."""
     mode: Mode
+    """ "closed" or "open" loop; decides which of `clients` and `rate` counts."""
     clients: int
     """This worker's clients (closed loop)."""
     rate: float
@@ -77,10 +78,13 @@ class WorkerMeasurement:
     module's docstring explains these times."""
 
     latency: array[int] = field(default_factory=lambda: array("q"))
+    """From when a request began, or was due in an open loop, to the last byte of its answer."""
     late: array[int] = field(default_factory=lambda: array("q"))
     """About 0 in a closed loop."""
     encode: array[int] = field(default_factory=lambda: array("q"))
+    """From a query's text to the body of its request."""
     service: array[int] = field(default_factory=lambda: array("q"))
+    """From the sent request to the last byte of its answer."""
     took: array[int] = field(default_factory=lambda: array("q"))
     """Whole milliseconds, because OpenSearch rounds."""
     failures: Counter[str] = field(default_factory=Counter)

@@ -55,6 +55,7 @@ class LoadSettings:
     longest: float = 60.0
     """Seconds of the longest window."""
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
+    """How long the load before the first block lasts."""
     ceiling: float = 2.0
     """Seconds for each engine against an endpoint that does nothing."""
     quality: bool = True
@@ -99,6 +100,7 @@ class Measurement:
     """Everything that a run measured; `result.py` makes rows and tables of it."""
 
     settings: LoadSettings
+    """The load, and how long it was to be measured."""
     index: str
     """The index of variants that do not name another."""
     variants: dict[str, str]
@@ -106,9 +108,11 @@ class Measurement:
     queries: int
     """The number of different queries."""
     blocks: list[Block] = field(default_factory=list)
+    """In the order of measurement, broken ones included."""
     ceilings: dict[str, float] = field(default_factory=dict)
     """{variant: the most of its requests that the generator can make a second}"""
     warmup: Warmup = field(default_factory=Warmup)
+    """How long the load before the first block lasted."""
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, if there are judgements; overlap@10 and the score kept."""
     cluster: ClusterFacts | None = None

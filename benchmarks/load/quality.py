@@ -22,7 +22,7 @@ from opensearch_neural import multi_vector
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
-from opensearch_neural.evaluation import comparison, result_rows
+from opensearch_neural.evaluation import result_rows, significance
 from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
@@ -80,7 +80,7 @@ def nearness_rows(
             (SCORE_KEPT, [score_kept(scores[query], hits) for query, hits in best.items()]),
         ):
             if values:
-                low, high = comparison.interval(values, seed=seed) or (None, None)
+                low, high = significance.interval(values, seed=seed) or (None, None)
                 rows.append(Row(set_, variant.name, measure, sum(values) / len(values), low, high, len(values)))
     return rows
 

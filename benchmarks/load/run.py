@@ -223,9 +223,11 @@ class LoadRun:
     client: OpenSearch
     """A client of the cluster under test, for everything but the load."""
     workload: Workload
+    """The queries and engines, as worker processes get them."""
     probe: ServerProbe
     """Reads processor times and garbage collections of the nodes."""
     measurement: Measurement
+    """What was measured so far; the run fills it."""
     block_log: BlockLog
     """The blocks on disk, with which an interrupted run continues."""
     say: Say

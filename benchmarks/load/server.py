@@ -42,7 +42,9 @@ class ClusterFacts:
     """The cluster under test."""
 
     version: str
+    """OpenSearch's version."""
     nodes: int
+    """How many nodes of any role it has."""
     heap_max: int
     """Bytes of the Java heaps of all nodes."""
     cpu_from: str

@@ -75,6 +75,7 @@ class Estimate(NamedTuple):
     """A value with its 95% interval; no interval from fewer than three rounds, or if failures reach the value."""
 
     value: float
+    """The value over all rounds; infinite if failures reach it."""
     low: float | None
     """Lower end of the interval; None if there is none."""
     high: float | None
@@ -142,8 +143,11 @@ class Cell:
     """The blocks of one engine at one level, one or more, broken ones left out."""
 
     level: Level
+    """The load of all its blocks."""
     variant: str
+    """The name of the engine with its options."""
     blocks: list[Block] = field(repr=False)
+    """Those that count, at most one for each round."""
     strain: Strain
     """How near these blocks brought the generator to its limits."""
     baseline: Cell | None = field(repr=False, default=None)

@@ -89,7 +89,7 @@ class Variant:
     size: int = 10
     """Hits on a page."""
     hits: bool | int = False
-    """Whether all hits are counted (`track_total_hits`); a number: up to so many."""
+    """Whether all hits are counted (`track_total_hits`); a number: up to this many."""
     keep: Rare | None = None
     """The tokens of the query that are searched at all; None: all."""
     rescore: str | None = None

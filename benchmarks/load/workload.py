@@ -51,7 +51,9 @@ class Address(NamedTuple):
     """The address of a node, for sockets and request lines."""
 
     host: str
+    """Name or IP address, without brackets."""
     port: int
+    """The URL's; if it names none, 443 for https, else 9200."""
     tls: bool
     """Whether requests are encrypted."""
     prefix: str
@@ -108,6 +110,7 @@ class SearchedIndex:
     """What workers need to know of an index to build requests, read once."""
 
     meta: IndexMeta
+    """The record of the index."""
     plugin: bool
     """Whether the cluster has the neural-search plugin."""
     encoder: bytes | None = field(default=None, repr=False)
@@ -133,14 +136,17 @@ class Workload:
     """Everything a worker process needs; it is pickled and sent to each."""
 
     target: LoadTarget
+    """The nodes that workers send to."""
     texts: tuple[str, ...]
     """The queries. They are sent in random order; none is repeated before all were sent."""
     variants: tuple[Variant, ...]
+    """The engines with their options, by which blocks are ordered."""
     indexes: dict[str, SearchedIndex]
     """{index: its facts}, for all indexes that variants search."""
     index: str
     """The index of variants that do not name another."""
     models: ModelChoice = field(default_factory=ModelChoice)
+    """Models that replace those of the indexes' records."""
     _opened: dict[str, Engines] = field(default_factory=dict, init=False, repr=False, compare=False)
     """{index: its engines}, with their loaded models."""
 

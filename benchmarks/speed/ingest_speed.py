@@ -22,7 +22,7 @@ import click
 import orjson
 
 from benchmarks.local_cluster import cluster_or_node, write_in_threads
-from benchmarks.publish import publish
+from benchmarks.record_result import publish
 from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings

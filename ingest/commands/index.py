@@ -230,7 +230,7 @@ def store_encoder(connection: ConnectionSettings, name: str, sparse: str | None)
     It is read from the model that wrote the index, and another model is refused. Largest weights that are stored for the
     index are deleted, since they may be older than its documents; the next ingest asks for them.
     """
-    from ingest.stored_for_searches import store_encoder_again
+    from ingest.stored_query_data import store_encoder_again
     from opensearch_neural.index.hidden_index import INDEX
 
     stored = store_encoder_again(connect(settings=connection), name, sparse)

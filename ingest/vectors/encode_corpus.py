@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingest.chosen_models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.corpus import CorpusSource, Records, everything, spooled
 from ingest.dead_letters import DeadLetters, letters_path
 from ingest.error_limit import ErrorLimit
 from ingest.model_request import ModelRequest
-from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.settings import Models, RayOptions, Writing
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
@@ -44,9 +44,11 @@ class EncodeJob:
     """The settings of one encoding."""
 
     corpus: CorpusSource
+    """Where the corpus is, and how it is read."""
     out: Path
     """The folder for the manifest and the shards."""
     models: Models
+    """The models by name, and how they encode."""
     shard_records: int = SHARD_RECORDS
     """Records of the corpus in one shard."""
     ray: RayOptions | None = None
@@ -78,6 +80,7 @@ class EncodeReport:
     reused: int = 0
     """Shards that an earlier run had written."""
     seconds: float = 0.0
+    """How long this run took, reused shards included."""
     dead_letters: Path | None = None
     """The file of the records that have no vectors; None if there are none."""
     first_reason: str | None = None

@@ -47,7 +47,9 @@ class DenseInfo:
     """The dense model of an encoding."""
 
     name: str
+    """A folder's name or a hub id."""
     hash: str
+    """Hash of the model, which an index records."""
     dimension: int
     """Components of one vector."""
     normalized: bool

@@ -46,6 +46,7 @@ class Version:
     """One build of an alias."""
 
     index: str
+    """The build's own name."""
     created: int
     """Milliseconds since 1970."""
     serving: bool
@@ -55,6 +56,7 @@ class Version:
     build: dict[str, Any]
     """`_meta.osn.build`."""
     meta: IndexMeta
+    """The record of the index."""
     other_aliases: tuple[str, ...] = ()
     """Further aliases that name it."""
 

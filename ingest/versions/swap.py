@@ -48,7 +48,9 @@ class Requirement:
     """A query that must find a document."""
 
     query: str
+    """The text to search for."""
     id: str
+    """The `_id` of the document to find."""
     k: int = TOP
     """The document must be among the first k hits."""
 
@@ -132,6 +134,7 @@ class Swap:
     replaced: str | None
     """The index that it named before."""
     counts: Counts
+    """Documents of both indexes."""
 
 
 @translate_errors()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ATTEMPTS_OF_ONE = 4
-"""After so many attempts, the document may be at fault instead of the cluster."""
+"""Attempts after which the document may be at fault instead of the cluster."""
 MOST_SUSPECTS = 16
 """If more documents fail at once, the documents are not suspected."""
 REQUEST_TIMEOUT = 120.0
@@ -43,6 +43,7 @@ class Action:
     """One document to index."""
 
     id: str
+    """The `_id` of the document."""
     source: bytes
     """JSON, vectors included."""
 
@@ -67,6 +68,7 @@ class Failure:
     status: int
     """The HTTP status of its item in the answer."""
     reason: str
+    """OpenSearch's reasons on one line."""
 
 
 @dataclass
@@ -366,8 +368,11 @@ class _Accepted:
     """An accepted document, with the sequence number and primary term that it had then."""
 
     action: Action
+    """The document as it was sent."""
     seq_no: int
+    """OpenSearch's `_seq_no` of this version."""
     primary_term: int
+    """OpenSearch's `_primary_term` of this version."""
 
 
 def is_dropped(result: Mapping[str, Any]) -> bool:

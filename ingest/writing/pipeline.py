@@ -38,7 +38,7 @@ from opensearch_neural.progress import Progress
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from ingest.content import Content
+    from ingest.index_content import Content
 
 
 GRACE_SECONDS = 5.0
@@ -50,6 +50,7 @@ class Report:
     """The result of an ingest."""
 
     index: str
+    """The index's own name."""
     documents: int
     """Documents (or passages) of the corpus that are in the index now. The other counts are of the same."""
     letters: int
@@ -59,6 +60,7 @@ class Report:
     retries: int
     """Requests that were sent again."""
     seconds: float
+    """How long this run took."""
     dead_letters: Path | None
     """The file of the rejected documents; None if there are none."""
     alias: str | None = None
@@ -88,6 +90,7 @@ class CorpusOfRun:
     reading: str
     """Distinguishes ways of reading one corpus in the journal."""
     dead_letters: Path
+    """The file for rejected documents."""
     letters_named: bool = True
     """Whether the caller named the dead-letter file. If not, a run that continues another one uses the other run's file."""
     whole_documents: bool = True
@@ -215,13 +218,21 @@ class _Run:
     """The state of one ingest."""
 
     client: OpenSearch
+    """A client of the index's cluster."""
     target: Target
+    """The index that the batches are written to."""
     vectorizer: Vectorizer
+    """Makes or reads the vectors of each batch."""
     journal: Journal
+    """Notes each batch once it is written whole."""
     letters: DeadLetters
+    """The open file of rejected documents."""
     writing: Writing
+    """Batches, retries, and how many documents may be rejected."""
     verification: Verification
+    """Knows the written ids, and checks the index at the end."""
     completion: Completion
+    """Called after each batch and at the end."""
     together: int
     """Batches that are encoded together."""
     written: int = 0
@@ -398,7 +409,9 @@ class _Taken:
     length: int
     """The number of its records."""
     digest: str
+    """Identifies its records in the journal."""
     documents: list[Document]
+    """Those to encode, in the order of the corpus."""
     set_aside: list[tuple[Document | Rejected, str]]
     """(rejected record or document, reason)"""
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LENGTHS = 200
-"""Documents of so many different lengths go into one query: each length needs three clauses, and a query may have 1,024."""
+"""Different lengths of documents in one query: each needs three clauses, and a query may have 1,024."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Counts:
     """Documents of a new index beside those of the one that it replaces. Passages count as their documents."""
 
     documents: int
+    """Of the new index."""
     before: int | None = None
     """None: the new index replaces no other, or that one cannot be counted."""
 
@@ -93,7 +94,8 @@ def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
 def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
     """Delete documents; missing ids are no error.
 
-    What fails for a temporary reason, such as a full disk, is tried again while the `patience` around this call lasts.
+    A deletion that fails for a temporary reason, such as a full disk, is tried again for as long as the `patience` around
+    this call allows.
     Raises ClusterError if a document cannot be deleted.
     """
     attempts = Attempts(0.0)

@@ -17,7 +17,7 @@ from opensearch_neural.index.health import all_shards_answer, index_health
 from opensearch_neural.index.mapping import index_body, search_analyzer_of
 from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
-from opensearch_neural.queries.clauses import forward_clause
+from opensearch_neural.queries.body_parts import forward_clause
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -45,7 +45,9 @@ class Target:
     index: str
     """Its own name, even if the user gave an alias."""
     uuid: str
+    """OpenSearch's id of the index, which another index of this name would not have."""
     meta: IndexMeta
+    """The record of the index."""
     loading_corpus: str | None
     """The corpus for which the index was created; until it is written, the index holds no other. None after that."""
     write_alias: str | None = None
@@ -139,8 +141,8 @@ def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_ind
 
 
 def aliases_of_users(aliases: Mapping[str, Any]) -> dict[str, Any]:
-    """{alias: what it says} of an index, without the alias by which `osn` itself writes."""
-    return {alias: says for alias, says in aliases.items() if not alias.startswith(WRITE_ALIAS)}
+    """{alias: its definition} of an index, without the alias by which `osn` itself writes."""
+    return {alias: definition for alias, definition in aliases.items() if not alias.startswith(WRITE_ALIAS)}
 
 
 def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, created: bool) -> IndexMeta:
@@ -403,11 +405,11 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
         return "a primary shard is missing"
     body = {"index": index, "shard": missing[0], "primary": True}
     try:
-        told = client.cluster.allocation_explain(body=body)
+        explanation = client.cluster.allocation_explain(body=body)
     except AuthorizationException:
         return f"shard {missing[0]} is not assigned to a node, and this user may not ask why"
-    reasons = [told.get("allocate_explanation", "")]
-    for node in told.get("node_allocation_decisions", ()):
+    reasons = [explanation.get("allocate_explanation", "")]
+    for node in explanation.get("node_allocation_decisions", ()):
         reasons.extend(decider["explanation"] for decider in node.get("deciders", ()))
     return "; ".join(filter(None, dict.fromkeys(reasons))) or f"shard {missing[0]} is not assigned to a node"
 

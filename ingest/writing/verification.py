@@ -32,7 +32,9 @@ class Verification:
     """Notes the documents that an ingest has written, and checks that the index holds them."""
 
     client: OpenSearch
+    """A client of the index's cluster."""
     target: Target
+    """The index to check."""
     alone: bool
     """Whether the index must hold this corpus and nothing else."""
     empty_at_first: bool

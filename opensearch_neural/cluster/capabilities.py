@@ -47,56 +47,63 @@ class NodeResources:
     """Memory and disk of one node, in bytes."""
 
     name: str
+    """The node's name, unique in its cluster."""
     roles: tuple[str, ...]
+    """As OpenSearch names them: data, ingest, cluster_manager, …"""
     heap_used: int
+    """Bytes of the Java heap in use, garbage included."""
     heap_max: int
+    """The most bytes that the Java heap may have."""
     disk_available: int
+    """Bytes that OpenSearch may still write."""
     disk_total: int
+    """Bytes of the disks that hold its data."""
 
 
 @dataclass
 class Capabilities:
-    """The capabilities of a cluster. A feature is True, False or None (unknown); `notes` says why it is False or None.
-
-    Attributes:
-        version: as the server reports it; "" if it does not (serverless collections).
-        plugins: {name: version} of the plugins that every data node has; None if this user may not list them.
-        bm25: full-text queries.
-        rank_features: the field type, and linear `rank_feature` clauses that score exactly Σ boost × weight.
-        neural_sparse: the query with raw `query_tokens`, which gives the same scores in one clause.
-        two_phase: neural_sparse_two_phase_processor in a search pipeline.
-        rescore: a rescore query that replaces the score.
-        painless: scripts over binary doc values.
-        knn_lucene, knn_faiss: knn_vector fields of these engines.
-        hybrid, rrf: hybrid queries with normalization-processor and with score-ranker-processor.
-        sparse_vector: the field type for approximate sparse search (3.3 and later).
-        max_clause_count: clauses that a bool query may have (indices.query.bool.max_clause_count); None if unknown.
-        health: green, yellow or red; None if this user may not ask.
-        data_nodes: the number of data nodes; None if this user may not ask.
-        nodes: None if this user may not read statistics.
-        notes: {feature: why it is False or None}
-    """
+    """The capabilities of a cluster. A feature is True, False or None (unknown); `notes` says why it is False or None."""
 
     version: str = ""
+    """As the server reports it; "" if it does not (serverless collections)."""
     distribution: str = ""
+    """ "opensearch"; "" if the server does not report it."""
     cluster_name: str = ""
+    """As `cluster.name` sets it; "" if the server does not report it."""
     plugins: dict[str, str] | None = None
+    """{name: version} of the plugins that every data node has; None if this user may not list them."""
     bm25: bool | None = None
+    """Full-text queries."""
     rank_features: bool | None = None
+    """The field type, and linear `rank_feature` clauses that score exactly Σ boost × weight."""
     neural_sparse: bool | None = None
+    """The query with raw `query_tokens`, which gives the same scores in one clause."""
     two_phase: bool | None = None
+    """`neural_sparse_two_phase_processor` in a search pipeline."""
     rescore: bool | None = None
+    """A rescore query that replaces the score."""
     painless: bool | None = None
+    """Scripts over binary doc values."""
     knn_lucene: bool | None = None
+    """`knn_vector` fields of the engine Lucene."""
     knn_faiss: bool | None = None
+    """`knn_vector` fields of the engine faiss."""
     hybrid: bool | None = None
+    """Hybrid queries with `normalization-processor`."""
     rrf: bool | None = None
+    """Hybrid queries with `score-ranker-processor`."""
     sparse_vector: bool | None = None
+    """The field type for approximate sparse search (3.3 and later)."""
     max_clause_count: int | None = None
+    """Clauses that a bool query may have (`indices.query.bool.max_clause_count`); None if unknown."""
     health: str | None = None
+    """green, yellow or red; None if this user may not ask."""
     data_nodes: int | None = None
+    """The number of data nodes; None if this user may not ask."""
     nodes: list[NodeResources] | None = None
+    """Memory and disk of each node; None if this user may not read statistics."""
     notes: dict[str, str] = field(default_factory=dict)
+    """{feature: why it is False or None}"""
 
     @property
     def usable(self) -> bool:
@@ -260,7 +267,9 @@ class _Undecided(Exception):
 @dataclass
 class _Trial:
     client: OpenSearch
+    """A client of the cluster that is tried."""
     found: Capabilities
+    """What is known so far; each trial adds to it."""
     timeout: float
     """Seconds for one request."""
     silence: str = ""

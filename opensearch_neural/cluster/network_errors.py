@@ -29,7 +29,9 @@ class Attempt:
     url: str
     """scheme://host:port/prefix, without credentials."""
     method: str
+    """GET, POST, …"""
     path: str
+    """Behind `url`, with its parameters."""
     timeout: float
     """Seconds."""
     credentials: Credentials

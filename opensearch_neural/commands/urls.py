@@ -34,7 +34,7 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     """
     from opensearch_neural.commands.reading import reading
     from opensearch_neural.models import registry
-    from opensearch_neural.models.generative.model import load_generative
+    from opensearch_neural.models.generative.generative_model import load_generative
     from opensearch_neural.models.generative.url_trie import CorpusUrls, check_folder
 
     check_folder(out)

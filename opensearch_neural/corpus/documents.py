@@ -37,7 +37,9 @@ class Document:
     """One document of a corpus."""
 
     id: str
+    """Its `_id` in the index."""
     text: str
+    """Without the title; may be empty if there is a title."""
     title: str = ""
     """Empty: it has none."""
     url: str | None = None
@@ -113,9 +115,13 @@ class FieldNames:
     """Field names for each part of a document; the first name that a record has is used."""
 
     id: tuple[str, ...] = ("_id", "id", "pid", "docid", "doc_id", "docno")
+    """Names of the identifier; every record must have one."""
     title: tuple[str, ...] = ("title",)
+    """Names of the title, which a record may lack."""
     text: tuple[str, ...] = ("text", "contents", "content", "body", "passage", "segment")
+    """Names of the text; a record may lack it if it has a title."""
     url: tuple[str, ...] = ("url",)
+    """Names of the address, which a record may lack."""
     others: bool = True
     """Whether other fields are kept. They must not have names that the index uses itself."""
 

@@ -23,14 +23,14 @@ from opensearch_neural.corpus.documents import (
 from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, printable, read_lines
 from opensearch_neural.errors import InputError
 
-ONLY_TITLE = "no text, only a title (told once per file)"
+ONLY_TITLE = "no text, only a title (reported once per file)"
 
 
 def read_json_lines(
     stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, warn: Warn
 ) -> Iterator[Document]:
     """The documents of a file. Raises InputError for a JSON array, for damage, and for a file that ends within a record."""
-    told = False
+    warned = False
     for number, line in read_lines(stream, file):
         if isinstance(line, BadLine):
             on_reject(Rejected(file, number, line.reason, printable(line.raw)))
@@ -46,8 +46,8 @@ def read_json_lines(
                 raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
             continue
-        if not document.text and not told:
-            told = True
+        if not document.text and not warned:
+            warned = True
             warn(f"{file}, line {number}: {ONLY_TITLE}")
         yield document
 

@@ -100,17 +100,17 @@ def _unquoted_rows(
     lines: NumberedLines, file: str, names: FieldNames, on_reject: OnReject, warn: Warn
 ) -> Iterator[Document]:
     header: list[str] = []
-    told = False
+    warned = False
     for number, line, cells in _split_lines(lines, file, on_reject):
         if not header:
             header = [cell.strip() for cell in cells]
             check_columns(header, names, f"{file}, line {number}")
             continue
-        if not told and any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
-            told = True
+        if not warned and any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
+            warned = True
             warn(
-                f"{file}, line {number}: a cell in quotation marks, which are read as part of the text (told once per "
-                "file); --format quoted-tsv reads them as a csv's"
+                f"{file}, line {number}: a cell in quotation marks, which are read as part of the text (reported "
+                "once per file); --format quoted-tsv reads them as a csv's"
             )
         _check_end(isinstance(line, Unterminated), cells, header, file, number)
         try:

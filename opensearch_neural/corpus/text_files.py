@@ -89,6 +89,7 @@ def perhaps_cut_off(file: str, number: int) -> InputError:
 @dataclass(slots=True, frozen=True)
 class _Codec:
     name: str
+    """For messages: gzip or zstd."""
     magics: tuple[bytes, ...]
     """The first bytes of a member."""
     decoder: Callable[[], Any]
@@ -176,7 +177,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
 
     A last line without an end is `Unterminated`.
 
-    Raises InputError if the stream is damaged (see `decompressed`), for a hole in it, and for UTF-16 and what is no text.
+    Raises InputError if the stream is damaged (see `decompressed`), has a hole, is UTF-16 or is no text.
     """
     number = 0
     pending: list[bytes] = []

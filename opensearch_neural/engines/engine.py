@@ -34,6 +34,7 @@ class Option:
     parse: Callable[[str], Any]
     """Parses the text of the option. Raises ValueError with a message that says what is wrong."""
     help: str
+    """The setting in a sentence, for --help."""
     default: str = ""
     """The default in words, for the help text."""
     is_flag: bool = False

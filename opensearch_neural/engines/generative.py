@@ -59,7 +59,7 @@ class Tome(Engine):
         return self.opened.once(key, self._load)
 
     def _load(self) -> GenerativeRetriever:
-        from opensearch_neural.models.generative.model import load_generative
+        from opensearch_neural.models.generative.generative_model import load_generative
         from opensearch_neural.models.generative.url_trie import CorpusUrls
         from opensearch_neural.retrievers.generative import BEAMS, GenerativeRetriever
 

@@ -191,7 +191,7 @@ class Windowed(Sparse):
 WORD_SHARDS = "word_shards"
 """The key under which `Bm25Sparse.load_word_shards` keeps its result."""
 SPARE = 2
-"""Rare words are searched first if one of them is in so many times the documents that a page and the windows hold."""
+"""A rare word is searched first if it is in this many times the documents that a page and the windows hold."""
 
 
 class Bm25Sparse(Windowed):

@@ -1,7 +1,7 @@
 """Quality and latency: measured, compared, and written as result files.
 
 measures.py           nDCG, recall and the like of a run, by ir-measures
-comparison.py         confidence intervals and paired comparisons of two engines
+significance.py       confidence intervals and paired comparisons of two engines
 query_segments.py     parts of the queries measured apart: head, torso, tail
 overlap.py            how much of the exact result an approximate search finds
 engine_comparison.py  engines of one index measured side by side

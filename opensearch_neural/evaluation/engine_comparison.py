@@ -17,7 +17,6 @@ from opensearch_neural.corpus.documents import BETWEEN, text_of
 from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.evaluation.comparison import detectable
 from opensearch_neural.evaluation.measures import (
     Measured,
     Qrels,
@@ -30,6 +29,7 @@ from opensearch_neural.evaluation.measures import (
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.significance import detectable
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import MOST_HITS, Body
 from opensearch_neural.retrievers import Retriever, Run
@@ -55,7 +55,9 @@ class EngineResult:
     """The result of an engine on the judged queries."""
 
     engine: str
+    """Its name, or the path of a run file."""
     measured: Measured
+    """Each measure for each query, and its mean."""
     runs: dict[int, Run]
     """{hits asked for: run}"""
     latency: Latencies | None = None

@@ -17,7 +17,9 @@ class Expectation:
     """The goal that `engine`'s `measure` is between `low` and `high`."""
 
     engine: str
+    """Its name, or the path of a run file."""
     measure: str
+    """A measure by its `ir-measures` name."""
     low: float
     """The least value that meets the goal."""
     high: float

@@ -27,8 +27,8 @@ _ABSOLUTE_PATH = re.compile(r"(?<![^\s=:,'\"])/(?!/)[^\s,'\"]+")
 def command_line(argv: Sequence[str] | None = None) -> str:
     """The command in a form that others can use: the program's name and its arguments, shell-quoted.
 
-    Credentials become ***, the home directory becomes "~", and a path below the current directory becomes relative. Of any
-    other absolute path only the last part is kept (".../scifact").
+    Credentials become ***, the home directory becomes "~", and a path below the current directory becomes relative. Any
+    other absolute path is cut to its last part (".../scifact").
     """
     argv = sys.argv if argv is None else list(argv)
     name = Path(argv[0]).name if argv else "osn"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from opensearch_neural.evaluation.comparison import Comparison, compare, holm, interval
 from opensearch_neural.evaluation.measures import Measured, label
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.evaluation.significance import Comparison, compare, holm, interval
 
 
 def rows(

@@ -67,6 +67,7 @@ class MeasuredEngine(NamedTuple):
     """An engine with several seeds, or measured in several ways."""
 
     name: str
+    """Without seed and variant."""
     seed: int | None = None
     """The seed of its training; None if there is one model, or a mean of several."""
     variant: str = ""
@@ -91,6 +92,7 @@ class Row:
     measure: str
     """The name of the measure, without the baseline."""
     value: float
+    """In the unit of the measure; of a comparison: the difference, ratio or p-value."""
     low: float | None
     """Lower end of the 95% interval; None if there is none."""
     high: float | None
@@ -222,6 +224,7 @@ class Summary:
     seeds: list[int]
     """The seeds of trainings and statistics."""
     rows: list[Row]
+    """In the order of its tables."""
     goals: list[Goal] = field(default_factory=list)
     """Goals, missed ones included."""
     title: str = ""

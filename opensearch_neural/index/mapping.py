@@ -58,8 +58,7 @@ _STOP_WORDS = (
 )
 ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
 WORD_BY_WORD = frozenset({"english", "simple", "standard", "stop"})
-"""Built-in analyzers in which a word finds the same alone as in a text, and that remove no other words than
-ENGLISH_STOP_WORDS."""
+"""Built-in analyzers that write a word alone as they do within a text, and remove no words but ENGLISH_STOP_WORDS."""
 
 _KEYWORD = {"type": "keyword", "ignore_above": 8191}
 # A later value that is not a date must not fail its document: it is left out of the field, and found in `.keyword`.

@@ -38,6 +38,7 @@ class SparseMeta:
     """Which sparse model wrote the index."""
 
     name: str
+    """A folder's name or a hub id; "lexical" if it was built from the corpus."""
     hash: str
     """Hash of the model; while its IDF table is being counted, hash of the SPLADE that it is built from."""
     query_hash: str
@@ -49,6 +50,7 @@ class DenseMeta:
     """Which dense model wrote the index, and how its vectors are stored."""
 
     name: str
+    """A folder's name or a hub id."""
     hash: str
     """Hash of the dense model. If the vectors are reconstructed from codes, name and hash are the quantized model's."""
     dimension: int
@@ -75,6 +77,7 @@ class QuantizedMeta:
     """Which quantized model made the codes in `pq`."""
 
     name: str
+    """A folder's name or a hub id."""
     hash: str
     """Hash of the quantized model."""
     subvectors: int

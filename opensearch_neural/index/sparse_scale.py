@@ -110,7 +110,7 @@ def known_items(
 def own_sentence(text: str, chosen: random.Random) -> str:
     """A sentence of `text`, drawn with `chosen`; the whole text if no sentence has LEAST_WORDS words.
 
-    Of more than MOST_CHARACTERS, such as a list without full stops or a text in Chinese, only a part is taken.
+    If it has more than MOST_CHARACTERS, such as a list without full stops or a text in Chinese, a part of it is drawn.
     """
     parts = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
     sentence = chosen.choice(parts) if parts else text

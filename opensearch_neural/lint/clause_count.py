@@ -18,7 +18,7 @@ from typing import Any
 
 from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS
 from opensearch_neural.lint.values import as_list, number_or
-from opensearch_neural.queries.clauses import Clause
+from opensearch_neural.queries.body_parts import Clause
 
 KEYWORD = "keyword"
 """The analyzer that keeps a text as one term; also used for fields that hold no words."""

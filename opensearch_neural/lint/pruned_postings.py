@@ -12,7 +12,7 @@ from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.sparse import feature
 from opensearch_neural.lint.values import as_object, number_or
 from opensearch_neural.queries import REPLACED
-from opensearch_neural.queries.clauses import reads_rows
+from opensearch_neural.queries.body_parts import reads_rows
 
 RULE = "pruned-postings"
 

@@ -11,7 +11,7 @@ from opensearch_neural.lint.clause_count import KEYWORD
 from opensearch_neural.lint.findings import RULES, Finding, Outcome, Path, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
-from opensearch_neural.queries.clauses import Body
+from opensearch_neural.queries.body_parts import Body
 
 if TYPE_CHECKING:
     from opensearch_neural.cluster.capabilities import Capabilities

@@ -47,6 +47,7 @@ class ModelInfo:
     name: str
     """A folder's name, or a hub id."""
     path: Path
+    """Its folder on this machine."""
     kind: str
     """"sparse", "lexical", "dense", …"""
     hash: str

@@ -53,7 +53,9 @@ class NodeState:
     index: int
     """Counted from 1."""
     http_port: int
+    """The port for requests, on this machine only."""
     transport_port: int
+    """The port on which nodes of the cluster talk to each other."""
     pid: int | None = None
     """None if it was not started, or was stopped."""
 
@@ -67,9 +69,11 @@ class ClusterState:
     """Everything that later commands need to know about a cluster; stored in its `state.json`."""
 
     name: str
+    """The name of its folder, too."""
     mark: str
     """A text on the command line of every process of this cluster, and of no other process."""
     profile: str
+    """The name of its `Profile`."""
     version: str
     """OpenSearch's version."""
     heap: str
@@ -77,6 +81,7 @@ class ClusterState:
     data: str
     """The folder of the nodes' data."""
     nodes: list[NodeState]
+    """The first one answers for the cluster (`url`)."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Additional lines of `opensearch.yml`."""
     attached: bool = False

@@ -43,7 +43,9 @@ class Profile:
     """One OpenSearch version with the plugins that are published for it."""
 
     name: str
+    """The option of `osn node start --profile`."""
     version: str
+    """The OpenSearch version."""
     java: int
     """The oldest Java version that it runs on."""
     plugins: tuple[str, ...]
@@ -87,6 +89,7 @@ def profile_named(name: str) -> Profile:
 @dataclass(frozen=True)
 class Java:
     executable: Path
+    """The path of the program `java`."""
     version: int
     """The feature release: 17, 21, …"""
 
@@ -100,11 +103,11 @@ def java_version(executable: Path) -> int | None:
     """The feature release of a java executable; None if it does not run, such as macOS's placeholder."""
     try:
         command = [str(executable), "-version"]
-        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment())
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment())
     except (OSError, subprocess.TimeoutExpired):
         return None
-    release = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
-    return int(release[1]) if told.returncode == 0 and release else None
+    release = re.search(r'version "(?:1\.)?(\d+)', process.stderr + process.stdout)
+    return int(release[1]) if process.returncode == 0 and release else None
 
 
 def find_java(oldest: int, needed_by: str) -> Java:

@@ -46,6 +46,7 @@ class StartRequest:
     """The arguments of one start; None for options that the caller did not give. Raises InputError for an invalid value."""
 
     profile: str | None
+    """The name of a `Profile`."""
     nodes: int | None
     """The number of nodes."""
     port: int | None

@@ -15,7 +15,7 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
     sparse.py       bodies that search words and tokens: BM25, a sparse model, both together, rare tokens first
     dense.py        bodies that search vectors and quantized codes, alone and with other searches
     urls.py         bodies that look up URLs
-    clauses.py      the clauses, filters, second phases and page that bodies consist of
+    body_parts.py   the clauses, filters, second phases and page that bodies consist of
     explain.py      bodies whose answer explains its scores
     rare.py         which tokens and words of a query are rare
     certificate.py  whether the page of a window is the page that a search of all documents returns
@@ -24,8 +24,7 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
 """
 
 from opensearch_neural.queries.answers import best_passages, filled, partial_answer, preference
-from opensearch_neural.queries.certificate import certified, heaviest, largest_weights, window_end
-from opensearch_neural.queries.clauses import (
+from opensearch_neural.queries.body_parts import (
     DEFAULT_SOURCE,
     DOT_ALIAS,
     REPLACED,
@@ -35,6 +34,7 @@ from opensearch_neural.queries.clauses import (
     nearest_clauses,
     sparse_tokens,
 )
+from opensearch_neural.queries.certificate import certified, heaviest, largest_weights, window_end
 from opensearch_neural.queries.dense import (
     COLLAPSED_PASSAGES,
     FUSED,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opensearch_neural.cluster.error_reasons import reasons_on_one_line
-from opensearch_neural.queries.clauses import Body
+from opensearch_neural.queries.body_parts import Body
 
 
 def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from opensearch_neural.queries.answers import partial_answer
-from opensearch_neural.queries.clauses import (
+from opensearch_neural.queries.body_parts import (
     REPLACED,
     Body,
     every_row_clause,
@@ -59,8 +59,8 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     In the first phase, a document outside the windows scores no more than the last hit of its window. The second phase adds
     at most each token at its largest weight (the bound of MaxScore): for `bm25_sparse` weight · Σ_t tokens[t] · largest[t],
     for `high_idf_first` each common token's largest score minus what the first phase added. If the page's last hit scores
-    more than both together, no document outside belongs on the page. With several shards, the score of the window's last hit
-    is taken over the whole index, where it is no less than in any shard.
+    more than both together, no document outside belongs on the page. With several shards, the window's last hit is that of
+    the whole index, which scores no less than that of any shard.
 
     With pruned postings only pages of `bm25_sparse` can be certified: the first phase of a sparse search scores too low.
 

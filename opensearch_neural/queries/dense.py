@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
-from opensearch_neural.queries.clauses import (
+from opensearch_neural.queries.body_parts import (
     REPLACED,
     Body,
     Clause,

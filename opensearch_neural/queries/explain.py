@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opensearch_neural.queries.clauses import Body, forward_clause, reads_rows, replacing, says_pruned, sparse_tokens
+from opensearch_neural.queries.body_parts import Body, forward_clause, reads_rows, replacing, says_pruned, sparse_tokens
 
 
 def explained(body: Body) -> Body:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.queries.clauses import (
+from opensearch_neural.queries.body_parts import (
     REPLACED,
     Body,
     Clause,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from opensearch_neural.queries.clauses import Body, Clause, PageOptions, page_body, unfiltered
+from opensearch_neural.queries.body_parts import Body, Clause, PageOptions, page_body, unfiltered
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

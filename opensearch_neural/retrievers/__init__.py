@@ -4,14 +4,14 @@
 
 One file per way to retrieve:
 
-opensearch.py    a cluster, with any request body; also measures latency
-bm25.py          BM25 with bm25s
-exact_sparse.py  scores every document by its sparse vector
-faiss.py         exact dense search, and search by codes
-multi_vector.py  exact search over several vectors per document
-generative.py    the URLs that a generative model writes
-template.py      the user's own request body
-ranking.py       the k best of an array of scores, with ties broken
+opensearch.py          a cluster, with any request body; also measures latency
+bm25.py                BM25 with bm25s
+exact_sparse.py        scores every document by its sparse vector
+faiss.py               exact dense search, and search by codes
+exact_multi_vector.py  exact search over several vectors per document
+generative.py          the URLs that a generative model writes
+template.py            the user's own request body
+ranking.py             the k best of an array of scores, with ties broken
 
 Mining, teaching and evaluation accept any of them. A run has an entry for every query, which is empty if nothing matches; a
 document that does not match the query is not in it. Ties are broken by document id, as in run files: score descending, then

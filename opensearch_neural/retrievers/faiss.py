@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SCAN_BLOCK = 1 << 14
 """Documents whose vectors are in memory at a time."""
 MATRIX_FROM = 20
-"""From so many queries on, faiss compares them in one matrix product; fewer are compared one by one."""
+"""The fewest queries that faiss compares in one matrix product; fewer are compared one by one."""
 
 
 class FaissRetriever:
@@ -152,9 +152,10 @@ class QuantizedRetriever(FaissRetriever):
 def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | None = None) -> Any:
     """A faiss index (a rotation, then PQ by inner product) that scores codes as `Quantizer.table` does.
 
-    codes: (documents, M), from `Quantizer.encode`. candidates: score only so many codes per requested document, chosen by a
-    fast scan, instead of all. This is faster for many documents (a million, not ten thousand), takes M more bytes per
-    document, and is not exact.
+    codes: (documents, M), from `Quantizer.encode`. candidates: codes to score per requested document, chosen by a fast
+    scan; None: all. The scan is faster for many documents (a million, not ten thousand), takes M more bytes per document,
+    and is not exact.
+
     The index holds the scoring centroids, and faiss's own `add` would code documents with these. So to add documents, code
     them with the quantizer and make a new index. Raises InputError for codes of another M, for fewer than 1 candidate, and
     for a scan of codes of one byte.

@@ -16,7 +16,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.generative.model import GenerativeModel
+    from opensearch_neural.models.generative.generative_model import GenerativeModel
     from opensearch_neural.models.generative.url_trie import CorpusUrls
 
 BEAMS = 10

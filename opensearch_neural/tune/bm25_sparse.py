@@ -87,8 +87,10 @@ def bm25_sparse_settings(default: Bm25SparseSetting) -> list[Bm25SparseSetting]:
 def choose_bm25_sparse(
     tried: Sequence[Tried], keep: float, default: Bm25SparseSetting, *, seed: int = 0
 ) -> Chosen | None:
-    """The setting whose gain over BM25, `tried[0]`, has the highest lower end. None if the interval of its cross-validated
-    gain includes zero, or if its lower end is less than the share `keep` of that of the index's default.
+    """The setting whose gain over BM25, `tried[0]`, has the highest lower end.
+
+    None if the interval of the cross-validated gain includes zero, or if its lower end is less than `keep` times the lower
+    end of the index's default.
 
     `kept`, `low` and `high` are the cross-validated quality as a share of BM25's. Raises InputError as `share` does.
     """

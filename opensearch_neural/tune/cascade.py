@@ -1,8 +1,8 @@
 """Tuning of the cascade: the fastest setting that keeps a share of the best cascade's quality.
 
-It needs judgements, since no exact search tells what is best. The setting chosen on one half of the queries must, on the
-other half, be on average no worse than the engine of its first stages, and the lower end of the interval must keep the
-share.
+It needs judgements, since no exact search shows what is best. The setting is chosen on one half of the queries. On the
+other half its mean must be no worse than that of the engine of its first stages, and the interval's lower end must keep
+the share.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ class Chosen:
     """The choice, and the quality that it keeps on queries that were not used to choose it."""
 
     setting: Setting
+    """The setting to store in the index."""
     tried: Tried
     """The setting on the tuning queries."""
     kept: float

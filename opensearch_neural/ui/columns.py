@@ -19,7 +19,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
-from opensearch_neural.shown_search import Request, SearchResult, find, find_by_body
+from opensearch_neural.search_request import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Searcher:
     """Searches the indexes that the page may search, and nothing else on the cluster."""
 
     client: OpenSearch
+    """A client of the cluster, with the page owner's permissions."""
     indexes: tuple[str, ...]
     """The only indexes and aliases that are searched."""
     how: Mapping[str, Any] = field(default_factory=dict)

@@ -11,7 +11,8 @@ from typing import Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
-from opensearch_neural.shown_search import ScorePart, SearchResult, parts_of
+from opensearch_neural.search_request import SearchResult
+from opensearch_neural.shown_hits import ScorePart, parts_of
 from opensearch_neural.ui.absence import why_absent
 from opensearch_neural.ui.columns import Searcher, Times, measure_times
 from opensearch_neural.ui.state import Column, State
@@ -36,6 +37,7 @@ class Shown:
     """A column with the result of its search, or the error instead."""
 
     column: Column
+    """Its index, engine and settings."""
     result: SearchResult | None = None
     """None if the search failed."""
     error: str = ""

@@ -14,7 +14,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.retrievers import Run
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.comparison import Comparison
+    from opensearch_neural.evaluation.significance import Comparison
 
 GRADES = (0, 1, 2, 3)
 WHAT = {0: "not relevant", 1: "related", 2: "relevant", 3: "the answer"}
@@ -196,8 +196,8 @@ def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
 
     Raises MissingExtra without the extra [eval].
     """
-    from opensearch_neural.evaluation.comparison import compare
     from opensearch_neural.evaluation.measures import measure
+    from opensearch_neural.evaluation.significance import compare
 
     if len(runs) < 2:
         return []

@@ -55,6 +55,7 @@ class Scatter:
     """Each query's value by one engine against its value by the baseline."""
 
     engine: str
+    """The engine compared with the baseline."""
     queries: list[QueryHits]
     """By difference, the largest gain first."""
     left_out: int

@@ -58,6 +58,7 @@ class Forest:
     """A forest plot: intervals below each other, with a line at the value that they are compared with."""
 
     title: str
+    """The heading above the plot."""
     zero: float
     """Where the line is, in the units of the plot."""
     bars: list[Bar]
@@ -87,14 +88,17 @@ class Plot:
     """A scatter plot: one number vertically, another horizontally."""
 
     title: str
+    """The heading above the plot, with the measure of the vertical axis."""
     across: str
     """The title of the horizontal axis."""
     points: list[Point]
+    """In the order in which they are drawn."""
 
 
 @dataclass(frozen=True)
 class ReportTable:
     title: str
+    """The heading above the table."""
     columns: list[str]
     """The column titles; the first column names the lines."""
     lines: list[list[str]]

@@ -26,6 +26,7 @@ class Sorting:
     """Searches all queries with all columns in a thread. Partial results can be read meanwhile."""
 
     searcher: Searcher
+    """Searches the page's indexes; one search at a time."""
     queries: Mapping[str, str]
     """{query id: text}"""
     state: State
@@ -41,6 +42,7 @@ class Sorting:
     paused: bool = False
     """Whether it was stopped; `go_on` continues."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """Held while `running`, `paused` or `error` changes."""
 
     @property
     def whole(self) -> bool:

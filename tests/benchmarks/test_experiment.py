@@ -36,9 +36,9 @@ from benchmarks.experiment import (
     trials,
 )
 from opensearch_neural.errors import InputError, MissingExtra
-from opensearch_neural.evaluation.comparison import interval
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, read
+from opensearch_neural.evaluation.significance import interval
 from trainers.data.loading import load_training
 
 WORKER = """

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from benchmarks.pages import PAGES, README
+from benchmarks.docs_tables import PAGES, README
 
 ROOT = README.parent
 LINKED = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md")

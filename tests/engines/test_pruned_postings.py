@@ -31,7 +31,7 @@ from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Body, Rare
-from opensearch_neural.shown_search import Request, find
+from opensearch_neural.search_request import Request, find
 from opensearch_neural.tune import store, trials
 from opensearch_neural.tune.cascade import CascadeTuning
 from opensearch_neural.tune.high_idf_first import (

@@ -25,7 +25,7 @@ from opensearch_neural.engines.generative import Tome  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.index.record import PassageMeta  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
-from opensearch_neural.models.generative.model import load_generative  # noqa: E402
+from opensearch_neural.models.generative.generative_model import load_generative  # noqa: E402
 from opensearch_neural.models.generative.settings import KIND, GenerativeSettings, write_settings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.settings import NewBackbone  # noqa: E402

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from opensearch_neural.errors import InputError, MissingExtra
-from opensearch_neural.evaluation.comparison import compare
 from opensearch_neural.evaluation.measures import Measured, averaged, cutoff, label, measure, ndcg, parse_measures
+from opensearch_neural.evaluation.significance import compare
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.faiss import FaissRetriever
 

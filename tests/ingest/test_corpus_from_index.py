@@ -28,7 +28,7 @@ from ingest.corpus_from_index import copy_index, mappings_of, other_for_queries,
 from ingest.documents import Documents, read_document
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
-from opensearch_neural import shown_search
+from opensearch_neural import search_request
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import open_engines
@@ -212,10 +212,10 @@ def test_lists_of_strings_are_searched_as_one_text_and_stored_as_they_were(
     stored = client.get(index=index_name, id="1")["_source"]
     assert (stored["title"], stored["text"]) == (lists["name"], lists["bullets"])
     assert "rain" in stored["sparse"], "the model read the strings, too"
-    asked = shown_search.Request.make(open_engines(client, index_name), "bm25", "becher tea")
-    (hit,) = shown_search.find(client, asked).hits
+    asked = search_request.Request.make(open_engines(client, index_name), "bm25", "becher tea")
+    (hit,) = search_request.find(client, asked).hits
     assert hit["title"] == "Blue mug <em>Becher</em>" and hit["excerpt"] == "Keeps <em>tea</em> warm"
-    (hit,) = shown_search.find(client, asked, explain=True).hits
+    (hit,) = search_request.find(client, asked, explain=True).hits
     assert hit["sentence"] == "Keeps <em>tea</em> warm"
     with Documents(client, index_name) as documents:
         held = documents.get("1")

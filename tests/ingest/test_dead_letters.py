@@ -181,7 +181,7 @@ def test_a_warning_of_letters_names_their_file_and_line_and_is_told_once(
     records = CorpusSource(str(tmp_path / "l.jsonl")).reader(str(tmp_path / "l.jsonl"))
     for _ in range(2):
         assert [document.id for document in records(print)] == ["a", "b", "c"]
-    assert caplog.messages == [f"{tmp_path / 'l.jsonl'}, line 2: no text, only a title (told once per file)"]
+    assert caplog.messages == [f"{tmp_path / 'l.jsonl'}, line 2: no text, only a title (reported once per file)"]
 
 
 def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 
-from ingest.content import Content
 from ingest.corpus import Records, everything
 from ingest.error_limit import TooManyErrors
+from ingest.index_content import Content
 from ingest.job import run_job
 from ingest.settings import NewIndex
 from opensearch_neural import queries

@@ -18,7 +18,7 @@ from ingest.documents import Documents
 from ingest.inspection import inspect_index
 from ingest.job import run_job
 from ingest.settings import Models
-from ingest.stored_for_searches import keep_measures
+from ingest.stored_query_data import keep_measures
 from ingest.vectorizers import NotingLargest
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import rollback, serve

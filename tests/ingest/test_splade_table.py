@@ -168,8 +168,8 @@ WHILE_ENCODING = "while documents are encoded"
 MOMENTS: dict[str, tuple[str, bool]] = {
     "before the index is verified": ("ingest.writing.verification.Verification.verify", True),
     "before the model is saved": ("ingest.counted_idf._saved", True),
-    "before the query encoder is kept": ("ingest.stored_for_searches.keep_encoder", True),
-    "before the record names the table": ("ingest.stored_for_searches.write_record", True),
+    "before the query encoder is kept": ("ingest.stored_query_data.keep_encoder", True),
+    "before the record names the table": ("ingest.stored_query_data.write_record", True),
     "before the index is finished": ("ingest.writing.target.finish", False),
 }
 """{moment: (what a run that is killed then calls next, whether the table is still to be recorded)}"""

@@ -34,7 +34,7 @@ C = TypeVar("C")
 MISSING = "…"
 """A printed configuration shows this in place of a required value."""
 EITHER: Mapping[str, Any] = types.MappingProxyType({"either": True})
-"""The metadata of dataclass fields of which one has to be given."""
+"""The metadata of alternative fields: exactly one of them must be given."""
 
 
 def load_config(
@@ -262,6 +262,7 @@ class _Tree:
     value: Any
     """A scalar, a list of _Tree, or a dict of _Tree."""
     file: str
+    """Where it was written: a path, or an option such as --set."""
     line: int | None = None
     """None: not known."""
     key_line: int | None = None

@@ -186,6 +186,7 @@ class RandomState:
     """The states of the random number generators that dropout draws from."""
 
     device: torch.device
+    """the device of the training"""
     cpu: Tensor
     """The state of the CPU's generator."""
     accelerator: Tensor | None

@@ -72,7 +72,9 @@ class Trained:
     """dev measures of the kept state; names with "start …": measures before the first step"""
 
 
-def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()) -> None:
+def print_result(
+    output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()
+) -> None:
     """Print the result of a training to stdout. width: of a measure's name. without: prefixes of measures to omit."""
     if not is_main_process():
         return
@@ -180,7 +182,7 @@ class RunFolder:
             if changed and changed[0].startswith(DEV):
                 raise InputError(
                     f"{self.output} holds a training run that measured its states on another content of the {changed[0]}: "
-                    "which state is best cannot be told from measures on both",
+                    "measures on two contents do not show which state is best",
                     f"give the set as it was, choose another --output, or remove {self.output}",
                 )
             if changed:

@@ -14,7 +14,7 @@ fetch.py                 `osn data fetch`: data sets of ir_datasets as folders
 negatives.py             `osn data mine`: hard negatives
 teach.py                 `osn data teach`: teacher scores
 teacher_models.py        loads and calls teacher models
-teachers.py              reads the scores that `osn data teach` wrote
+teacher_scores.py        reads the scores that `osn data teach` wrote
 teacher_ensemble.py      several teachers' scores, normalized and added
 candidates.py            the documents to compare a query with in a batch
 retrieval_batches.py     queries and documents of a batch as token ids and targets
@@ -22,5 +22,5 @@ tokenized.py             texts as token ids, padded
 masking.py               chooses the tokens to mask
 embedding_cache.py       vectors of a text store, computed once
 resumable_chunks.py      long work in chunks, which can be resumed
-dev_measures.py          retrieval on dev during training, on test afterwards
+dev_sets.py              retrieval on dev during training, on test afterwards
 """

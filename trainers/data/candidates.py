@@ -18,13 +18,18 @@ from trainers.data.examples import TrainingData
 
 
 class Drawn(NamedTuple):
-    """One example as drawn at one visit: rows in the stores of its set."""
+    """One example as drawn at one visit."""
 
-    at: int  # the number of its set
-    example: int  # its number in the set
+    at: int
+    """the number of its set"""
+    example: int
+    """its number in the set"""
     query: int
+    """row in the set's queries"""
     positive: int
+    """row in the set's documents"""
     negatives: list[int]
+    """rows in the set's documents, as many for each example"""
 
 
 class RetrievalData:

@@ -48,10 +48,10 @@ def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
     }
 
 
-def check(file: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check(file: Path, written: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Raises ModelError, which names the differences, if a cache is for another model, other texts or another format."""
     other = []
-    for field, value in wanted.items():
+    for field, value in expected.items():
         there = written.get(field)
         if field in ("model", "texts", "queries", "documents"):
             if not isinstance(there, Mapping) or there.get("hash") != value["hash"]:
@@ -85,23 +85,23 @@ def dense_vectors(
     """
     if path is None:
         return encode(list(texts.values())).astype(precision, copy=False)
-    wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
-    _cached(path, wanted, lambda: _encode_dense(encode, texts, path, model, wanted))
+    expected = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
+    _cached(path, expected, lambda: _encode_dense(encode, texts, path, model, expected))
     return read_vectors(_beside(path, ".npy"), len(texts))
 
 
-def _cached(path: Path, wanted: Mapping[str, Any], encode: Callable[[], None]) -> None:
-    """Calls `encode`, which writes the vectors at `path`, unless the record `wanted` says that they are there."""
+def _cached(path: Path, expected: Mapping[str, Any], encode: Callable[[], None]) -> None:
+    """Calls `encode`, which writes the vectors at `path`, unless the record `expected` says that they are there."""
     record = _beside(path, ".json")
     with locked(path, done=record):
         if not record.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             encode()
-            write_json(record, wanted)
+            write_json(record, expected)
             # What an interrupted run would have needed.
             _beside(path, ".partial.json").unlink(missing_ok=True)
             shutil.rmtree(_beside(path, ".parts"), ignore_errors=True)
-    check(record, read_json_object(record), wanted)
+    check(record, read_json_object(record), expected)
 
 
 def _encode_dense(
@@ -109,15 +109,15 @@ def _encode_dense(
     texts: TextStore,
     path: Path,
     model: ModelInfo,
-    wanted: Mapping[str, Any],
+    expected: Mapping[str, Any],
 ) -> None:
-    """Write the file that `dense_vectors` reads; wanted: the cache's record."""
-    dimension, precision = wanted["dimension"], wanted["precision"]
+    """Write the file that `dense_vectors` reads; expected: the cache's record."""
+    dimension, precision = expected["dimension"], expected["precision"]
     begun, partial = _beside(path, ".partial.json"), _beside(path, ".partial.npy")
     done = 0
     if begun.exists() and partial.exists():
         state = read_json_object(begun)
-        check(begun, state, wanted)
+        check(begun, state, expected)
         done = int(state["done"])
         vectors = np.lib.format.open_memmap(partial, mode="r+")
     else:
@@ -141,7 +141,7 @@ def _encode_dense(
             )
         vectors[start:stop] = rows
         vectors.flush()
-        write_json(begun, {**wanted, "done": stop})
+        write_json(begun, {**expected, "done": stop})
     vectors.flush()
     del vectors
     if len(texts):
@@ -202,8 +202,8 @@ def sparse_vectors(
     """
     if path is None:
         return encode(list(texts.values()))
-    wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
-    _cached(path, wanted, lambda: _encode_sparse(encode, texts, path, model, vocabulary, wanted))
+    expected = describe(model, texts, kind="sparse", dimension=len(vocabulary))
+    _cached(path, expected, lambda: _encode_sparse(encode, texts, path, model, vocabulary, expected))
     return _load_sparse(path, vocabulary)
 
 
@@ -213,14 +213,14 @@ def _encode_sparse(
     path: Path,
     model: ModelInfo,
     vocabulary: list[str],
-    wanted: Mapping[str, Any],
+    expected: Mapping[str, Any],
 ) -> None:
-    """Write the files that `sparse_vectors` reads; wanted: the cache's record."""
+    """Write the files that `sparse_vectors` reads; expected: the cache's record."""
     parts = _beside(path, ".parts")
     parts.mkdir(exist_ok=True)
     if (parts / "of.json").exists():
-        check(parts / "of.json", read_json_object(parts / "of.json"), wanted)
-    write_json(parts / "of.json", wanted)
+        check(parts / "of.json", read_json_object(parts / "of.json"), expected)
+    write_json(parts / "of.json", expected)
     starts = list(range(0, len(texts), CHUNK))
     files = {start: parts / f"{start:010d}.npz" for start in starts}
     done = {start for start, file in files.items() if file.exists()}
@@ -257,8 +257,8 @@ def _join_sparse(path: Path, files: list[Path]) -> None:
 def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
     """The vectors that `sparse_vectors` cached at `path`. Raises ModelError if they are broken or for other texts."""
     record = _beside(path, ".json")
-    wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
-    check(record, read_json_object(record), wanted)
+    expected = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
+    check(record, read_json_object(record), expected)
     try:
         vocabulary = json.loads(_beside(path, ".vocabulary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

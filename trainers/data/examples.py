@@ -23,7 +23,9 @@ class Example:
     """One query as a trainer sees it."""
 
     query_id: str
+    """the query's id in its file"""
     query: str
+    """the query's text"""
     positives: tuple[str, ...]
     """document ids"""
     negatives: tuple[str, ...] = ()
@@ -37,6 +39,7 @@ class TrainingData:
     """Queries, documents, and examples, which are row numbers of the two stores."""
 
     name: str
+    """of the set, in messages and measures"""
     queries: TextStore
     """texts of the queries, by row"""
     documents: TextStore

@@ -188,7 +188,7 @@ def read_pairs(path: Path) -> Iterator[Record]:
 
     A line is an object (`query`|`anchor`|`question`, `positive`|`pos`|…, `negative`|`neg`|`negative_1`…, each a text or
     a list of texts, and `scores`, one number per document, positives first) or a list [query, positive, negative, …].
-    If there are `labels`, one integer per document, documents with a label above 0 are relevant, in whatever field they are.
+    If there are `labels`, one integer per document, documents with a label above 0 are relevant, in whichever field.
     """
     for number, value in read_json_lines(path):
         where = f"{path}, line {number}"

@@ -35,13 +35,13 @@ from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo, locate, model_info
-from opensearch_neural.models.generative.model import load_generative
+from opensearch_neural.models.generative.generative_model import load_generative
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
+from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever
 from opensearch_neural.retrievers.generative import GenerativeRetriever
-from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from trainers.common.config import fingerprint
 from trainers.data.embedding_cache import dense_vectors, several_vectors, sparse_vectors
@@ -243,6 +243,7 @@ class LazyRetriever:
     name: str
     """names retriever, model and settings, so that finished work can be found"""
     build: Callable[[], Retriever]
+    """called once; it loads the model and encodes the corpus"""
 
     @cached_property
     def built(self) -> Retriever:
@@ -278,8 +279,8 @@ def open_retriever(
     a lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest`
     wrote, on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`,
     whose model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
-    vectors, so that an interrupted run need not encode again. by_record: whether the name of the retriever of an index has a
-    hash of the models and tuning that its record tells, which is then read at once.
+    vectors, so that an interrupted run need not encode again. by_record: whether the name of an index's retriever includes a
+    hash of the models and tuning in the index's record; the record is then read at once.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """

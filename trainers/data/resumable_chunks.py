@@ -126,11 +126,11 @@ def summary(output: Path, kind: str) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
 
 
-def refuse_other(place: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises InputError if the header `written` differs from `wanted`; names every field that differs."""
+def refuse_other(place: Path, written: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raises InputError if the header `written` differs from `expected`; names every field that differs."""
     differing = [
         f"{field}: {written.get(field)!r} there, {value!r} now"
-        for field, value in wanted.items()
+        for field, value in expected.items()
         if written.get(field) != value
     ]
     if differing:

@@ -19,7 +19,7 @@ from trainers.common.settings import ROLES, EncoderSettings, ObjectiveSettings, 
 from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.teacher_ensemble import TeacherEnsemble
-from trainers.data.teachers import Teacher
+from trainers.data.teacher_scores import Teacher
 from trainers.data.tokenized import TokenCache, TokenIds, padded_parts, padding_id
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from opensearch_neural.errors import InputError
 from trainers.common.settings import TrainingSettings
-from trainers.data.dev_measures import DevSet, dev_set
+from trainers.data.dev_sets import DevSet, dev_set
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_documents_of, without_questions_of
 from trainers.data.settings import DevSettings, SetSettings
@@ -36,22 +36,22 @@ class PreparedSets:
 
 
 def check_set_names(train: Sequence[SetSettings], dev: Sequence[SetSettings], selection: DevSettings) -> None:
-    """Raises InputError if two train sets have the same name, or two sets to measure on, held-back parts of train among
-    them."""
+    """Raises InputError if two train sets have the same name, or two of the sets to measure on: those of `dev`, and the
+    held-back parts of train."""
     refuse_same_names("train", train)
-    held = [] if selection.hold_back is None else [dev_name(settings.title) for settings in train]
-    refuse_same_names("dev", dev, held)
+    held_back = [] if selection.hold_back is None else [dev_name(settings.title) for settings in train]
+    refuse_same_names("dev", dev, held_back)
 
 
-def refuse_same_names(field: str, sets: Sequence[SetSettings], held: Sequence[str] = ()) -> None:
-    """Raises InputError if two of the sets that `field` of a configuration names have the same name: measures would be of
-    the last one alone. held: names of parts that are held back."""
+def refuse_same_names(field: str, sets: Sequence[SetSettings], held_back: Sequence[str] = ()) -> None:
+    """Raises InputError if two sets of the configuration's `field` have the same name: only the last one's measures would
+    remain. held_back: names of the parts of train that are held back."""
     names = [settings.title for settings in sets]
     if len(set(names)) < len(names):
         raise InputError(
             f"two {field} sets have the same name: {', '.join(names)}", f"give each its own: {field}[…].name"
         )
-    if both := sorted(set(names) & set(held)):
+    if both := sorted(set(names) & set(held_back)):
         raise InputError(
             f"the {field} set {both[0]} has the name of a part that is held back of train",
             f"give the set another: {field}[…].name",

@@ -91,8 +91,8 @@ def check_training(
     if objective.distils and negatives < 1 and not all_pairs:
         raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
     if negatives < 1 and drawn_from is not None:
-        told = {**drawn_from, "train[].negatives": any(settings.negatives is not None for settings in train)}
-        if without_effect := [name for name, is_set in told.items() if is_set]:
+        choices = {**drawn_from, "train[].negatives": any(settings.negatives is not None for settings in train)}
+        if without_effect := [name for name, is_set in choices.items() if is_set]:
             raise ValueError(
                 f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
                 "candidates.negatives must be at least 1"

@@ -105,8 +105,8 @@ def hold_back(
 
     share: dev's share of the examples, or their number per set. Examples with the same query text or positive's text stay
     together in one part. A negative is removed if it is a positive of the other part or, in dev, a negative of train
-    (counted in the notes). To lose no negatives, mine them after splitting, for train as `withholding` returns it: mining
-    searches the whole corpus.
+    (counted in the notes). To lose no negatives, split first and mine for `withholding(train, [dev])`: mining searches the
+    whole corpus.
     apart: with "questions", only queries are kept apart and no negative is removed: dev has new questions, in part about
     documents that train asks about, too. sets: the names of the sets to hold examples back from, by default all.
 
@@ -135,8 +135,8 @@ def hold_back(
 
 
 def withholding(train: TrainingData, others: Iterable[TrainingData]) -> TrainingData:
-    """`train`, for which no document that is relevant to a question of `others` is mined or drawn as a negative, by
-    normalised text. The hard negatives that it has already are not looked at."""
+    """`train`, where no document that is relevant to a question of `others` will be mined or drawn as a negative. Documents
+    are compared by normalised text. Hard negatives that `train` already has stay."""
     withheld = [train.withheld]
     texts: set[str] = set()
     for other in others:

@@ -5,7 +5,7 @@
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --depth 100 --output teachers/cross
 
 For a siamese teacher (dense, sparse), the cache holds the vectors of all queries, and of the documents that they are
-compared with, or of all; for a cross-encoder, the scores of pairs. `teachers.open_teacher` reads both.
+compared with, or of all; for a cross-encoder, the scores of pairs. `teacher_scores.open_teacher` reads both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.resumable_chunks import progress
 from trainers.data.teacher_models import ScoresOfPairs, SparseSides, cross_encoder, detect, sparse_sides, table_sides
-from trainers.data.teachers import ENCODED, KINDS, LEXICAL, Rows, TeacherKind
+from trainers.data.teacher_scores import ENCODED, KINDS, LEXICAL, Rows, TeacherKind
 from trainers.data.texts import Ragged, TextStore
 
 logger = logging.getLogger(__name__)

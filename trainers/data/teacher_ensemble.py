@@ -15,7 +15,7 @@ from trainers.common.objective import TeacherScores
 from trainers.common.settings import ObjectiveSettings
 from trainers.data.candidates import Drawn
 from trainers.data.examples import TrainingData
-from trainers.data.teachers import Teacher, open_teacher
+from trainers.data.teacher_scores import Teacher, open_teacher
 
 
 class TeacherEnsemble:

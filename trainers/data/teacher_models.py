@@ -17,7 +17,7 @@ from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import SparseVectors
-from trainers.data.teachers import LEXICAL, Scores, TeacherKind
+from trainers.data.teacher_scores import LEXICAL, Scores, TeacherKind
 
 
 def detect(folder: Path) -> TeacherKind:

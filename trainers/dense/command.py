@@ -20,7 +20,7 @@ def dense_command(config: DenseConfig, dry_run: bool) -> None:
 
     It prints the dev measures before and after. If it is stopped, run the same command again to continue.
     """
-    from trainers.common.run_folder import tell
+    from trainers.common.run_folder import print_result
     from trainers.dense.train import rehearse, train_dense
 
-    tell(config.output, rehearse(config) if dry_run else train_dense(config), dry_run)
+    print_result(config.output, rehearse(config) if dry_run else train_dense(config), dry_run)

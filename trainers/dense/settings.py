@@ -54,12 +54,17 @@ class DenseConfig:
     unseen: list[SetSettings] = field(default_factory=list)
     """sets (such as test splits) whose questions are removed from train"""
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    """lengths, pooling and prompts of the two towers"""
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    """the terms of the loss and their weights"""
     candidates: CandidateSettings = field(default_factory=CandidateSettings)
+    """the negatives of each query"""
     two_stage: TwoStageSettings | None = None
     """a second retriever, trained on the negatives that the first one mines; null trains only the first"""
     selection: DevSettings = field(default_factory=DevSettings)
+    """how many questions and documents measure the states"""
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    """batches, optimizer, precision and length of the training"""
     onnx: bool = False
     """also write ONNX files, which encode without torch"""
 

@@ -32,13 +32,13 @@ from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import Trained, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import RetrievalData
-from trainers.data.dev_measures import DevSet, dev_measures
+from trainers.data.dev_sets import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import Mining, with_mined
 from trainers.data.retrieval_batches import DrawnTexts, RetrievalCollate
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_ensemble import open_teachers
-from trainers.data.teachers import SiameseTeacher, Teacher, check_encoded, teachers_hash
+from trainers.data.teacher_scores import SiameseTeacher, Teacher, check_encoded, teachers_hash
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.encoders.bi_encoder import BiEncoder

@@ -106,7 +106,7 @@ def generate_queries(
 def filter_generated(
     path: Path, documents: TextStore, retriever: Retriever, *, top: int, output: Path, chunk: int = CHUNK
 ) -> None:
-    """Write to `output` the queries in `path` for which `retriever` finds their own passage in the top `top`.
+    """Write those queries of `path` to `output` that find their own passage among the `top` best of `retriever`.
 
     A passage with the same normalised text counts too; equal queries of a passage are kept once. Passages without remaining
     queries stay in the file. After an interruption, the same call continues. It waits while another process does the same

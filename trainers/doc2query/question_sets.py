@@ -28,7 +28,7 @@ class QuestionSet(SetSettings):
         without_effect = [name for name, is_set in {"split": self.split != TRAIN, **own}.items() if is_set]
         if self.questions is not None and without_effect:
             raise ValueError(
-                f"{self.title}: with `questions` the path is a corpus, of which all documents are asked for, so "
+                f"{self.title}: with `questions` the path is a corpus, and every document of it gets a question, so "
                 f"{' and '.join(without_effect)} would have no effect"
             )
 

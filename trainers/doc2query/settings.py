@@ -41,6 +41,7 @@ class Doc2QueryConfig:
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
     )
+    """batches, optimizer, precision and length of the training"""
 
     def __post_init__(self) -> None:
         self.training.check_dev_share(self.dev_share)
@@ -123,5 +124,5 @@ class GenerationSettings:
         known = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
         # The weight is a measure: the training's setting `copying` only says whether to fit it.
         known |= {COPYING: measured[COPYING]} if COPYING in measured else {}
-        told = {each.name: getattr(self, each.name) for each in fields(Sampling)}
-        return Sampling(**known | {name: value for name, value in told.items() if value is not None})
+        named = {each.name: getattr(self, each.name) for each in fields(Sampling)}
+        return Sampling(**known | {name: value for name, value in named.items() if value is not None})

@@ -51,7 +51,9 @@ class QueryPairs:
     data: TrainingData
     """the examples, with their positives as passages"""
     tokenizer: PreTrainedTokenizerBase
+    """of the generator, for passages and queries"""
     config: Doc2QueryConfig
+    """lengths and prefix of the texts"""
 
     @property
     def sets(self) -> Any:

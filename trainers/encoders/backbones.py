@@ -139,7 +139,8 @@ def masked_language_model(
 
     An encoder without a masked-LM head (all-MiniLM-L6-v2) gets a new head: output layer tied to the word embeddings, random
     transform, output bias `HEAD_BIAS`. trust_remote_code: whether the model's own code may run. Raises ModelError if the
-    directory holds another kind of model, if its tokenizer has more tokens than it, or if its code may not run but has to.
+    directory holds another kind of model, if the tokenizer has more tokens than the model, or if the model needs code of
+    its own that may not run.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
     model, missing = load_model(AutoModelForMaskedLM, folder, trust_remote_code=trust_remote_code)

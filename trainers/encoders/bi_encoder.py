@@ -19,7 +19,7 @@ from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import in_batch_accuracy, objective_terms
 from trainers.common.settings import EncoderSettings, ObjectiveSettings, Role
 from trainers.common.training_model import Losses
-from trainers.data.dev_measures import DEPTH
+from trainers.data.dev_sets import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.data.tokenized import text_parts
 from trainers.encoders.tower import Encoder, write_sentence_transformer
@@ -107,7 +107,7 @@ class BiEncoder(CachedModel):
                 yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths
 
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
-        """The best documents of each query by exact search (see `dev_measures.Retrieve`)."""
+        """The best documents of each query by exact search (see `dev_sets.Retrieve`)."""
         vectors = self.vectors("document", list(documents.values()))
         retriever = FaissRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
         return retriever.retrieve(queries, DEPTH)

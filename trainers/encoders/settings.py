@@ -15,6 +15,7 @@ class NewBackbone:
     """The architecture and sizes of a new model."""
 
     architecture: Literal["bert", "t5"] = "bert"
+    """ "bert": an encoder; "t5": an encoder and a decoder"""
     layers: int = 4
     """layers; a T5 has as many in the decoder"""
     hidden: int = 256
@@ -28,6 +29,7 @@ class NewBackbone:
     positions: int = 512
     """the longest text in tokens"""
     dropout: float = 0.1
+    """the share of activations that training sets to zero"""
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "vocabulary", "positions"):

@@ -20,7 +20,7 @@ def jpq_command(config: JpqConfig, dry_run: bool) -> None:
 
     It prints the dev measures of OPQ and of the result. If it is stopped, run the same command again to continue.
     """
-    from trainers.common.run_folder import tell
+    from trainers.common.run_folder import print_result
     from trainers.jpq.train import rehearse, train_jpq
 
-    tell(config.output, rehearse(config) if dry_run else train_jpq(config), dry_run)
+    print_result(config.output, rehearse(config) if dry_run else train_jpq(config), dry_run)

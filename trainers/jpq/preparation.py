@@ -20,7 +20,7 @@ from opensearch_neural.models.dense.dense_encoder import DenseEncoder
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
-from trainers.data.dev_measures import DEPTH, MEASURES, own_ids, without_own
+from trainers.data.dev_sets import DEPTH, MEASURES, own_ids, without_own
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.texts import TextStore
@@ -54,6 +54,7 @@ class CodedDevSet:
     qrels: dict[str, dict[str, int]]
     """{query id: {document id: grade}}"""
     documents: CodedDocuments
+    """the corpus with its codes"""
     own: dict[str, str]
     """{query id: document id} of queries that are documents themselves, which are no hits of theirs"""
 

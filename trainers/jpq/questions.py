@@ -73,10 +73,14 @@ def own_rows(data: TrainingData) -> list[Rows]:
 class Question(NamedTuple):
     """An example at one visit; documents are rows."""
 
-    example: int  # its row in the data
-    positive: int  # the document that was drawn as positive
-    relevant: Rows  # documents that must not be negatives; includes the positive, and the document that the query is
-    ranked: bool  # whether relevance comes from the uncompressed model's ranking
+    example: int
+    """its row in the data"""
+    positive: int
+    """the document that was drawn as positive"""
+    relevant: Rows
+    """documents that must not be negatives, with the positive and, if the query is a document itself, that document"""
+    ranked: bool
+    """whether relevance comes from the uncompressed model's ranking"""
 
 
 class TrainingQuestions:

@@ -150,14 +150,19 @@ class JpqConfig:
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
     """any dense model; its document encoder is not trained"""
     quantizer: QuantizerSettings = field(default_factory=QuantizerSettings)
+    """how a document becomes bytes, and how the codebooks are trained"""
     objective: JpqObjective = field(default_factory=JpqObjective)
+    """the loss over the searched documents"""
     negatives: NegativeSettings = field(default_factory=NegativeSettings)
+    """the documents that a query is compared with"""
     dev: list[JpqSet] = field(default_factory=list)
     """sets that select the state to keep, in addition to held-back questions"""
     unseen: list[JpqSet] = field(default_factory=list)
     """sets whose questions are removed from train"""
     selection: JpqSelection = field(default_factory=JpqSelection)
+    """the questions that measure the states"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-6))
+    """batches, optimizer, precision and length of the training"""
     query_length: int | None = None
     """tokens read of a query; null takes the start's length"""
     query_layers: int | None = None

@@ -31,6 +31,7 @@ class MaskedLmConfig:
     dev_share: float = 0.01
     """the share of the documents to keep for measuring"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, bucket=16))
+    """batches, optimizer, precision and length of the training"""
 
     def __post_init__(self) -> None:
         if self.backbone != MISSING and (self.backbone is None) == (self.new is None):

@@ -147,6 +147,7 @@ class VisitedWindows:
     windows: Windows
     """the token ids of each window"""
     tokenizer: PreTrainedTokenizerBase
+    """of the model; its padding fills shorter windows"""
     rate: float
     """the share of tokens to predict"""
 

@@ -31,7 +31,7 @@ def mlr_command(config: MlrConfig, dry_run: bool) -> None:
     A self-contrastive model is an ordinary dense model: load_dense, SentenceTransformer and `osn ingest --dense` take it.
     It prints the dev measures before and after. If it is stopped, run the same command again to continue.
     """
-    from trainers.common.run_folder import tell
+    from trainers.common.run_folder import print_result
     from trainers.multi_layer.train import rehearse, train_mlr
 
-    tell(config.output, rehearse(config) if dry_run else train_mlr(config), dry_run)
+    print_result(config.output, rehearse(config) if dry_run else train_mlr(config), dry_run)

@@ -16,13 +16,13 @@ from opensearch_neural.models.dense import multi_layer
 from opensearch_neural.models.dense.multi_layer import MultiVectors, Selection, mixed, write_selection
 from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever
 from trainers.common import losses
 from trainers.common.batches import Part
 from trainers.common.grad_cache import Encoded, gather
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
-from trainers.data.dev_measures import DEPTH
+from trainers.data.dev_sets import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, write_sentence_transformer

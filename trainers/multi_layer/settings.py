@@ -60,7 +60,9 @@ class MlrConfig(DenseConfig):
     """The settings of `osn train mlr`: the settings of `osn train dense`, and the vectors of documents."""
 
     encoder: EncoderSettings = field(default_factory=lambda: EncoderSettings(tied=False))
+    """lengths, pooling and prompts; the two towers are separate"""
     representation: RepresentationSettings = field(default_factory=RepresentationSettings)
+    """the vectors of a document"""
 
 
 def _parsed(layers: str) -> tuple[str, int]:

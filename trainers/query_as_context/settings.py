@@ -63,8 +63,8 @@ class MaskingSettings:
     def share(self, variant: PretrainingVariant, role: Literal["passage", "context"]) -> float:
         """The share of masked tokens in a passage or a context."""
         defaults = {"cocondenser": (0.15, 0.15), "cot-mae": (0.3, 0.45)}[variant]
-        told = self.passage if role == "passage" else self.context
-        return defaults[role == "context"] if told is None else told
+        share = self.passage if role == "passage" else self.context
+        return defaults[role == "context"] if share is None else share
 
 
 @dataclass(slots=True)
@@ -74,6 +74,7 @@ class QueryAsContextConfig:
     output: Path
     """the pre-trained model's directory"""
     corpora: list[CorpusSettings]
+    """the documents that are read in passages"""
     backbone: str
     """a BERT-like directory or hub id"""
     variant: PretrainingVariant = "cocondenser"
@@ -96,6 +97,7 @@ class QueryAsContextConfig:
     candidates: int | None = None
     """the first N queries of each passage; null takes all"""
     masking: MaskingSettings = field(default_factory=MaskingSettings)
+    """the shares of tokens to predict in passages and contexts"""
     layers: int = 2
     """layers of the Condenser head, or of the decoder"""
     temperature: float = 1.0
@@ -109,6 +111,7 @@ class QueryAsContextConfig:
     condenser: TrainingSettings | None = None
     """an earlier pre-training with context "none", for a backbone without a Condenser head; null skips it"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, batch_size=128))
+    """batches, optimizer, precision and length of the pre-training"""
     retriever: DenseConfig | None = None
     """the fine-tuning afterwards (`osn train dense`), which ignores its `start`; null skips it"""
     test: list[SetSettings] = field(default_factory=list)

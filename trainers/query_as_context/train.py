@@ -36,7 +36,7 @@ from trainers.common.processes import is_main_process
 from trainers.common.run_folder import Trained, check_output, dev_hashes, history
 from trainers.common.sampling import Visit
 from trainers.common.settings import FIRST, FOLDER
-from trainers.data.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
+from trainers.data.dev_sets import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.data.sets import check_set_names, refuse_same_names, small
 from trainers.dense.train import rehearse as rehearse_dense
 from trainers.dense.train import train_dense

@@ -15,7 +15,7 @@ from trainers.common.batches import WholeBatchCollator
 from trainers.data.candidates import Drawn
 from trainers.data.examples import TrainingData
 from trainers.data.retrieval_batches import DrawnTexts, names
-from trainers.data.teachers import Teacher
+from trainers.data.teacher_scores import Teacher
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import SparseConfig

@@ -36,9 +36,9 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], 
     If it is stopped, run the same command again to continue.
     """
     from trainers.common.processes import is_main_process
-    from trainers.common.run_folder import tell
+    from trainers.common.run_folder import print_result
     from trainers.sparse import leave_one_out
-    from trainers.sparse.dev_measures import BASELINES
+    from trainers.sparse.student_measures import BASELINES
     from trainers.sparse.train import rehearse, train_sparse
 
     train = partial(train_sparse, trust_remote_code=trust_remote_code)
@@ -49,9 +49,11 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], 
         tried = leave_one_out.trials(config, tries, train)
         best = leave_one_out.chosen(tried)
         if is_main_process():
-            click.echo(f"{leave_one_out.told(tried)}\ntaken: {best.name}")
+            click.echo(f"{leave_one_out.gains_table(tried)}\ntaken: {best.name}")
             click.echo(f"written: {leave_one_out.result(tried).write(leave_one_out.folder(config))}")
         config = best.config
     trained = rehearse(config, trust_remote_code=trust_remote_code) if dry_run else train(config)
     # The baselines are the same before and after training.
-    tell(config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES))
+    print_result(
+        config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES)
+    )

@@ -21,8 +21,8 @@ from trainers.common.config import fingerprint, load_config
 from trainers.common.run_folder import Trained
 from trainers.common.settings import FOLDER, LAST, TEACHER_SCALE
 from trainers.doc2query.question_sets import QuestionSet
-from trainers.sparse.dev_measures import BASELINES, SUM
 from trainers.sparse.settings import SparseConfig, SparseObjective, Stage
+from trainers.sparse.student_measures import BASELINES, SUM
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def chosen(tried: Sequence[Trial]) -> Trial:
     return max(tried, key=lambda trial: trial.mean)
 
 
-def told(tried: Sequence[Trial]) -> str:
+def gains_table(tried: Sequence[Trial]) -> str:
     """A line for each trial: mean gain in points, gain on each set, number of sets where it beats the first trial."""
     sets = list(tried[0].gains)
     lines = ["gain of BM25 + sparse over BM25 in points of nDCG@10, on each set by a model that was not trained on it:"]

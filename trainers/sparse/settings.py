@@ -209,11 +209,15 @@ class StageSettings:
     train: list[QuestionSet]
     """training sets; each batch is from one set"""
     objective: SparseObjective = field(default_factory=SparseObjective)
+    """the terms of the loss, their weights and teachers"""
     candidates: SparseCandidates = field(default_factory=SparseCandidates)
+    """the negatives of each query"""
     regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
+    """what keeps documents short"""
     document_length: int | None = None
     """tokens read of a document in this stage; null takes the last stage's"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5))
+    """batches, optimizer, precision and length of the stage"""
 
     def __post_init__(self) -> None:
         _check_length(self.document_length)
@@ -244,7 +248,9 @@ class SparseConfig(StageSettings):
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
     """directory or hub id of a backbone or a sparse model"""
     student: StudentSettings = field(default_factory=StudentSettings)
+    """the query table, and the head of the document encoder"""
     warm_up: WarmUpSettings = field(default_factory=WarmUpSettings)
+    """the first state of a new head, for a backbone without one"""
     pretraining: StageSettings | None = None
     """an earlier stage; null: only fine-tuning"""
     dev: list[QuestionSet] = field(default_factory=list)
@@ -252,6 +258,7 @@ class SparseConfig(StageSettings):
     unseen: list[QuestionSet] = field(default_factory=list)
     """sets whose questions are removed from train"""
     selection: DevSettings = field(default_factory=DevSettings)
+    """how many questions and documents measure the states"""
     cache: Path | None = None
     """folder for made questions, scores, mined negatives and warm-ups, which trainings may share; null: in the output"""
 

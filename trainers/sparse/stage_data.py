@@ -17,7 +17,7 @@ from trainers.data.negatives import Mining, check_spec, with_mined
 from trainers.data.splits import fewer_documents
 from trainers.data.teach import Teaching, cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
-from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, check_encoded, open_teacher
+from trainers.data.teacher_scores import LEXICAL, PairTeacher, Teacher, check_encoded, open_teacher
 from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
 
 logger = logging.getLogger(__name__)

@@ -45,12 +45,12 @@ from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER, ROLES
 from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
-from trainers.data.teachers import teachers_hash
+from trainers.data.teacher_scores import teachers_hash
 from trainers.sparse.batches import SparseCollate
-from trainers.sparse.dev_measures import DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_settings_of_start
+from trainers.sparse.student_measures import DevRetrieval
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.generative.model import UrlTokenizer
+from opensearch_neural.models.generative.generative_model import UrlTokenizer
 from opensearch_neural.models.generative.settings import GenerativeSettings
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from trainers.common.config import fingerprint

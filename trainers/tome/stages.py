@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models.generative.model import UrlTokenizer
+from opensearch_neural.models.generative.generative_model import UrlTokenizer
 from opensearch_neural.models.generative.settings import GenerativeSettings
 from opensearch_neural.models.tokenizer import encodable
 from trainers.common.sampling import Visit
@@ -25,9 +25,13 @@ class ToPassage:
     """Stage 1: a query (or a span of the document) to the document's passage."""
 
     queries: Queries
+    """the questions, each with the documents that answer it"""
     corpus: TomeCorpus
+    """the passage of each document, and the text that spans are cut from"""
     tokenizer: PreTrainedTokenizerBase
+    """of the stage's model, for inputs and passages"""
     settings: GenerativeSettings
+    """the lengths of inputs and passages"""
     spans: int = 0
     """number of random spans of each document that serve as queries, too"""
 

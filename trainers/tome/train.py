@@ -23,7 +23,7 @@ from transformers import set_seed
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
-from opensearch_neural.models.generative.model import load_generative
+from opensearch_neural.models.generative.generative_model import load_generative
 from opensearch_neural.models.generative.settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.loop import train

@@ -26,7 +26,7 @@ from benchmarks.papers.inference_free_sparse.training import (
 from benchmarks.render import in_points, with_interval
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.evaluation.tables import table as as_table
-from trainers.data.teachers import LEXICAL as LEXICAL_TEACHER
+from trainers.data.teacher_scores import LEXICAL as LEXICAL_TEACHER
 
 if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig

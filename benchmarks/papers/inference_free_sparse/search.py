@@ -33,7 +33,9 @@ class Saturation(NamedTuple):
     """BM25's k1 and b."""
 
     k1: float
+    """How slowly repeated words saturate, from 0."""
     b: float
+    """How much long documents are discounted, from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from trainers.common.config import fingerprint
 from trainers.common.settings import TrainingSettings
 from trainers.data.settings import DevSettings, SetSettings
 from trainers.data.teacher_models import detect
-from trainers.data.teachers import LEXICAL, TeacherKind
+from trainers.data.teacher_scores import LEXICAL, TeacherKind
 
 if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig
@@ -137,7 +137,7 @@ class Ablation:
         return each(engines, lambda engine: engines[engine].output, search)
 
     def _searched(self, config: SparseConfig) -> dict[str, Any]:
-        from trainers.sparse.dev_measures import sparsity_of
+        from trainers.sparse.student_measures import sparsity_of
         from trainers.sparse.train import train_sparse
 
         train_sparse(config)

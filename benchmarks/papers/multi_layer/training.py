@@ -131,7 +131,9 @@ class Recipe:
 @dataclass(frozen=True)
 class TrainedArm:
     arm: Arm
+    """The vectors of documents, and how they were trained."""
     seed: int
+    """The seed of its training."""
     folder: Path
     """The folder of the model."""
     dev: float
@@ -156,6 +158,7 @@ class MultiLayerExperiment:
     work: Path
     """Keeps everything made from the data."""
     recipe: Recipe = field(default_factory=Recipe)
+    """What all trainings have in common."""
     steps: int = STEPS
     """Optimizer steps of each training."""
     _sets: dict[str, JudgedSet] = field(default_factory=dict)

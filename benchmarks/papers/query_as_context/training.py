@@ -22,7 +22,7 @@ from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, TrainingSettings
-from trainers.data.dev_measures import corpus_measures
+from trainers.data.dev_sets import corpus_measures
 from trainers.data.formats import read_json_lines
 from trainers.data.leaks import without_questions_of
 from trainers.data.loading import GENERATED, load_training, read_documents, text_store
@@ -87,7 +87,7 @@ class Pretraining:
     context: Context
     """The partner of a passage."""
     candidates: int | None = None
-    """Use so many generated queries of a passage, of which one is drawn; None: all."""
+    """Generated queries of a passage, of which one is drawn; None: all."""
 
     @property
     def name(self) -> str:

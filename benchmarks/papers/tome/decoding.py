@@ -20,7 +20,7 @@ from opensearch_neural.evaluation.measures import Measured, rank
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
-from opensearch_neural.models.generative.model import GenerativeModel
+from opensearch_neural.models.generative.generative_model import GenerativeModel
 from opensearch_neural.models.generative.settings import PASSAGE
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.queries import bm25
@@ -62,6 +62,7 @@ class Decoder:
     """A model over a corpus, with the input of its last stage for each test question."""
 
     model: GenerativeModel
+    """The trained stages."""
     corpus: DocumentUrls
     """The URLs that it may write, and their documents."""
     read: dict[str, str]
@@ -190,6 +191,7 @@ class Decoded:
     """A trained arm and its answers to the test questions."""
 
     decoder: Decoder
+    """The arm's model over the corpus."""
     updates: int
     """Training updates of all stages together."""
     runs: dict[MeasuredEngine, Run]

@@ -22,7 +22,7 @@ from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.files import write_json_lines
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import hash_files, locate
-from opensearch_neural.models.generative.model import GenerativeModel, load_generative
+from opensearch_neural.models.generative.generative_model import GenerativeModel, load_generative
 from opensearch_neural.models.generative.settings import PASSAGE, GenerativeSettings
 from opensearch_neural.models.pretrained import load_sequence_to_sequence
 from trainers.common.precision import PRECISIONS, Precision

@@ -5,7 +5,7 @@
     encoder.encode_queries(texts)       (texts, dimension): a query is one vector
 
 sim(q, d) is the largest inner product of q with a vector of d (`multi-layer-representations`, eq. 2): see
-`retrievers.multi_vector` and `multi_vector.nearest`. A directory of kind "multi-layer":
+`retrievers.exact_multi_vector` and `multi_vector.nearest`. A directory of kind "multi-layer":
 
     osn.json
     multi_layer.json     which hidden states are a document's vectors
@@ -182,7 +182,9 @@ class MultiLayerEncoder:
     """
 
     info: ModelInfo
+    """Name and hash, which an index records."""
     selection: Selection
+    """Which layers or tokens give the vectors of a document."""
     mix: tuple[float, ...] | None
     """The weights that mix a document's vectors into one; None: they stay separate."""
     query: DenseEncoder
@@ -257,6 +259,7 @@ class StackedEncoder:
     """A multi-layer model with the interface of `DenseEncoder`: a document's row holds its vectors, one after the other."""
 
     encoder: MultiLayerEncoder
+    """The model, whose documents may have fewer vectors."""
     vectors: int
     """How many vectors every row has. A document with fewer vectors repeats its first."""
 
@@ -298,7 +301,7 @@ def load_single_or_several(
         raise ModelError(
             f"{encoder.info.name} gives longer documents more vectors, but `osn ingest` needs the same number for each",
             "train with representation.source=layers, or search it exactly, in faiss: `osn data mine --retriever "
-            f"multi-layer:{name_or_path}`, retrievers.multi_vector.MultiVectorRetriever",
+            f"multi-layer:{name_or_path}`, retrievers.exact_multi_vector.MultiVectorRetriever",
         )
     return StackedEncoder(encoder, vectors)
 

@@ -49,7 +49,9 @@ class Tower:
     """One route: tokenizer, transformer, and the stages that turn its token vectors into one vector."""
 
     tokenizer: Tokenizer
+    """Cuts texts at the model's length; it does not pad."""
     session: InferenceSession
+    """Runs the transformer: ids and mask, (batch, length) → token vectors."""
     stages: list[Callable[[Array, Array], Array]]
     """Each takes (batch, …) and the mask (batch, length), and gives (batch, …)."""
     pad_id: int
@@ -84,6 +86,7 @@ class OnnxDenseEncoder:
     """A DenseEncoder without torch; routes that look up a table do not need ONNX Runtime either."""
 
     info: ModelInfo
+    """Name and hash, which an index records."""
     dimension: int
     """Components of one vector."""
     normalized: bool

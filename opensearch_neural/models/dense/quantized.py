@@ -158,6 +158,7 @@ class QuantizedModel:
     """A dense encoder and the quantizer of its documents' vectors."""
 
     info: ModelInfo
+    """Name and hash of encoder and codebooks together."""
     quantizer: Quantizer
     """Makes the codes of documents, and the look-up table of a query."""
     dense: DenseEncoder

@@ -37,6 +37,7 @@ class StaticTable:
     """A route: the tokenizer and a vector for each of its tokens."""
 
     tokenizer: Tokenizer
+    """Its ids are rows of `vectors`."""
     vectors: NDArray[np.float32]
     """(tokens, D)"""
     normalized: bool

@@ -116,7 +116,9 @@ class TorchDenseEncoder:
     """A SentenceTransformer with the interface that ingest, search and evaluation use."""
 
     info: ModelInfo
+    """Name and hash, which an index records."""
     model: SentenceTransformer
+    """With its prompts and, if queries have their own, both routes."""
     dimension: int
     """Components of one vector."""
     normalized: bool

@@ -1,7 +1,7 @@
 """A model that writes URLs (TOME).
 
-model.py          loads the model, and writes URLs
-settings.py       the settings of a generative model, and its files
-trie_decoding.py  beam search limited to a trie
-url_trie.py       the URLs of a corpus as a trie
+generative_model.py  loads the model, and writes URLs
+settings.py          the settings of a generative model, and its files
+trie_decoding.py     beam search limited to a trie
+url_trie.py          the URLs of a corpus as a trie
 """

@@ -131,6 +131,7 @@ class MaskedLanguageModel:
     screen: sparse_head.Screen | None
     """`weight` in fewer bits, if the processor multiplies these faster; None: it does not."""
     device: torch.device
+    """Where `body`, `weight` and `bias` are."""
     positions: int | None
     """Most tokens of a text; None: not limited."""
     pad_id: int
@@ -142,13 +143,17 @@ class TorchSparseEncoder:
     """Encodes documents with a masked language model and its sparse head, queries with a table."""
 
     info: ModelInfo
+    """Name and hash, which an index records."""
     query: TableEncoder
     """Encodes queries."""
     vocabulary: list[str]
     """Tokens by id."""
     tokenizer: Tokenizer
+    """Cuts documents at the model's length."""
     model: MaskedLanguageModel
+    """Gives the hidden states and the weights of the last layer."""
     pooling: TokenPooling
+    """How logits become one weight for each token of the vocabulary."""
     special_ids: NDArray[np.int64]
     """Ids that get no weight: special tokens and unused ids."""
     prompt: str = ""

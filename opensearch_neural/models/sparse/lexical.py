@@ -39,7 +39,7 @@ KIND = "lexical"
 K1 = 1.2
 B = 0.75
 TRAINING_SAMPLE = 100_000
-"""A tokenizer is trained on so many first documents of the corpus: enough for word pieces, and memory stays bounded."""
+"""First documents of the corpus that a tokenizer is trained on: enough for word pieces, and memory stays bounded."""
 
 _BATCH = 1024
 
@@ -59,7 +59,9 @@ class LexicalEncoder:
     b: float = B
     """How much long documents are discounted, from 0 to 1."""
     name: str = KIND
+    """Its name in the index's record."""
     path: Path = field(default_factory=Path)
+    """The folder that it was loaded from."""
     data_hash: str | None = None
     """Hash of the texts that were counted; None if not known."""
 

@@ -41,7 +41,9 @@ class Pruning:
     """
 
     type: PruneType
+    """The rule, one of those above."""
     value: float
+    """A number of terms, a share or a weight, as the rule needs."""
 
     def __post_init__(self) -> None:
         if self.type not in get_args(PruneType):

@@ -35,7 +35,9 @@ class PublishedModel:
     queries: str = OWN_TABLE
     """What weighs a query's tokens: the model's own table, or a table that ingest counts in the corpus."""
     licence: str = "Apache-2.0"
+    """By its SPDX name."""
     language: str = "English"
+    """The language of the texts that it was trained on."""
     remote_code: bool = False
     """Whether the model has its own code, which must be trusted (--trust-remote-code)."""
     note: str = ""

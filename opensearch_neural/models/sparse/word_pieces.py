@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 1000
-"""Word pieces are made of so many of the most frequent characters at most, as in BERT."""
+"""Word pieces consist of this many characters, the most frequent ones, as in BERT."""
 
 
 def train_word_pieces(texts: Iterable[str], vocabulary: int = 30_522, special: Sequence[str] = SPECIAL) -> Tokenizer:

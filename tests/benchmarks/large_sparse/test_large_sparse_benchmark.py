@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from quick_load import quick
 
+from benchmarks.docs_tables import rendered
 from benchmarks.large_sparse import measures
 from benchmarks.large_sparse.arms import FieldSearch
 from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
-from benchmarks.pages import rendered
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.index import segments

@@ -16,8 +16,8 @@ pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
 from quantized_models import quantized_model
 
-from ingest.content import SAMPLE, Content, content_of_files
 from ingest.corpus import CorpusSource
+from ingest.index_content import SAMPLE, Content, content_of_files
 from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Encoders
 from ingest.vectors.encode_corpus import EncodeJob, run_encode

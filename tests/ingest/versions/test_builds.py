@@ -16,7 +16,7 @@ import pytest
 from corpora import job, records, snapshot, write_jsonl
 from opensearchpy.helpers import bulk
 
-from ingest import stored_for_searches
+from ingest import stored_query_data
 from ingest.documents import Documents
 from ingest.error_limit import TooManyErrors
 from ingest.job import Job, run_job
@@ -346,7 +346,7 @@ def test_no_alias_of_an_index_template_shows_a_half_made_build(
         seen.append(client.indices.get_alias(index=building)[building]["aliases"])
         return keep_encoder(*arguments, **more)
 
-    keep_encoder = stored_for_searches.keep_encoder
+    keep_encoder = stored_query_data.keep_encoder
     monkeypatch.setattr("ingest.job.keep_encoder", look)
     for count in (10, 20):
         built = run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index

@@ -13,7 +13,7 @@ import pytest
 from corpora import letters, snapshot
 from forward_rows import unpacked
 
-from ingest.content import Content
+from ingest.index_content import Content
 from ingest.settings import NewIndex, Writing
 from ingest.vectorizers import Vectors
 from ingest.writing import pipeline

@@ -9,7 +9,7 @@ import pytest
 from training_files import beir
 
 from opensearch_neural.retrievers import Run
-from trainers.data.dev_measures import corpus_measures, dev_measures, dev_set
+from trainers.data.dev_sets import corpus_measures, dev_measures, dev_set
 from trainers.data.loading import load_training
 from trainers.data.splits import merge
 

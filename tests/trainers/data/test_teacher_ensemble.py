@@ -14,7 +14,7 @@ from trainers.common.sampling import Visit  # noqa: E402
 from trainers.data.candidates import RetrievalData  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
 from trainers.data.teacher_ensemble import TeacherEnsemble  # noqa: E402
-from trainers.data.teachers import open_teacher  # noqa: E402
+from trainers.data.teacher_scores import open_teacher  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseObjective,

@@ -29,7 +29,7 @@ from opensearch_neural.index.mapping import index_body, knn_vector  # noqa: E402
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta  # noqa: E402
 from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.dense.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
-from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
+from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
 from trainers.common.settings import EncoderSettings  # noqa: E402
 from trainers.data.settings import SetSettings  # noqa: E402

@@ -21,18 +21,18 @@ from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
-from trainers.data.dev_measures import dev_set  # noqa: E402
+from trainers.data.dev_sets import dev_set  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
-from trainers.data.teachers import open_teacher  # noqa: E402
+from trainers.data.teacher_scores import open_teacher  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
-from trainers.sparse.dev_measures import DevRetrieval  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     RegularizationSettings,
     SparseCandidates,
     SparseObjective,
     StudentSettings,
 )
+from trainers.sparse.student_measures import DevRetrieval  # noqa: E402
 from trainers.sparse.train import train_sparse  # noqa: E402
 
 SPLADE = StudentSettings(document_length=32, query_length=16, queries="network", head="full")

@@ -22,7 +22,7 @@ from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever
 from trainers.data.settings import DevSettings
 from trainers.data.teach import teach
-from trainers.data.teachers import PairTeacher, open_teacher
+from trainers.data.teacher_scores import PairTeacher, open_teacher
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.settings import SparseCandidates, SparseObjective
 from trainers.sparse.stage_data import check_known, mined, teachers

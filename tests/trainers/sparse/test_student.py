@@ -25,7 +25,6 @@ from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.batches import SparseCollate  # noqa: E402
-from trainers.sparse.dev_measures import measured_flops  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     RegularizationSettings,
     SparseCandidates,
@@ -34,6 +33,7 @@ from trainers.sparse.settings import (  # noqa: E402
 )
 from trainers.sparse.stage_data import teachers  # noqa: E402
 from trainers.sparse.start import build  # noqa: E402
+from trainers.sparse.student_measures import measured_flops  # noqa: E402
 from trainers.sparse.tiled_head import sample_entries  # noqa: E402
 
 

@@ -18,7 +18,7 @@ from tome_setup import ANIMALS, config_for  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import hash_files, read_osn_json  # noqa: E402
-from opensearch_neural.models.generative.model import load_generative  # noqa: E402
+from opensearch_neural.models.generative.generative_model import load_generative  # noqa: E402
 from opensearch_neural.models.generative.settings import GenerativeSettings  # noqa: E402
 from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402

@@ -220,7 +220,7 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
             "every shown document was clicked: the log lacks what users passed over",
             "log the documents that were shown and not clicked, too",
         )
-    told = [
+    places_shown = [
         {
             "place": place + 1,
             "propensity": float(of) if np.isfinite(of) else None,
@@ -229,7 +229,7 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
         }
         for place, of in enumerate(bias.propensity)
     ]
-    return Judgements(grades, looks, told, log.searches, too_few)
+    return Judgements(grades, looks, places_shown, log.searches, too_few)
 
 
 def read_propensities(path: Path, depth: int) -> list[float]:

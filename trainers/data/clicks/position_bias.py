@@ -70,9 +70,9 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
 def _ratios(pairs: Ints, places: Ints, shown: Floats, clicked: Floats) -> Floats:
     """Propensities of greatest likelihood, up to a common factor. They begin with the first place's, which is 1.
 
-    EM never lowers a propensity of 1, so no other place gets more than the first. If one gets as much, the place that is
-    looked at most is searched from a lower start, and EM begins again with 1 for that place. Without a click at the first
-    place, nothing tells how much less it is looked at. A place with few clicks gets no more than the first.
+    EM never lowers a propensity of 1, so no other place gets more than the first. If one gets as much, a run from a lower
+    start shows which place is looked at most, and EM begins again with 1 for that place. If the first place has no click,
+    its propensity stays 1, since no click shows a lower one. A place with few clicks gets no more than the first.
     """
     start = (1.0 / (1.0 + np.arange(int(places.max()) + 1))).astype(np.float64)
     theta, _ = _em(pairs, places, shown, clicked, start, 0.0)

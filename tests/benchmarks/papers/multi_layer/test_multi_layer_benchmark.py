@@ -42,8 +42,8 @@ from benchmarks.papers.multi_layer.training import (  # noqa: E402
     TrainedArm,
 )
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.evaluation.comparison import interval  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
+from opensearch_neural.evaluation.significance import interval  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
 from trainers.dense import train as dense  # noqa: E402

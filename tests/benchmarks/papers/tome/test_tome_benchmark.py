@@ -40,7 +40,7 @@ from benchmarks.papers.tome.training import (  # noqa: E402
 )
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
-from opensearch_neural.models.generative.model import GenerativeModel  # noqa: E402
+from opensearch_neural.models.generative.generative_model import GenerativeModel  # noqa: E402
 from trainers.common import loop  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 from trainers.encoders.settings import NewBackbone  # noqa: E402

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
-from ingest.counted_idf import CorpusTable, ModelOfCorpus, while_writing, with_corpus_table
+from ingest.counted_idf import ChosenSparse, CorpusTable, while_writing, with_corpus_table
 from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.models import IndexModels
+from opensearch_neural.index.models import IndexModels, ModelKind
 from opensearch_neural.index.record import (
     IndexMeta,
     PassageMeta,
@@ -51,6 +51,7 @@ class ChosenModels:
     """The models that encode, and the records to encode."""
 
     encoders: Encoders
+    """The loaded models."""
     passages: PassageMeta | None
     """How documents are split; None: they are whole."""
     records: Records
@@ -66,64 +67,89 @@ def choose(request: ModelRequest) -> ChosenModels:
 
     Raises ModelError if a model is missing, or if passages are requested but the index has whole documents (or vice versa).
     """
-    wanted, wrote, index, records = request.models, request.wrote, request.index, request.records
-    passages = _passages(wanted, wrote, index)
-    how: dict[str, Any] = {
-        "device": wanted.device,
-        "dtype": wanted.dtype,
-        "trust_remote_code": wanted.trust_remote_code,
-    }
-    # Opening the index checks later whether the named models wrote it.
-    named = IndexModels(index, None, sparse=wanted.sparse, dense=wanted.dense, quantized=wanted.pq, **how)
-    of_index = IndexModels(index, wrote, **how)
-
-    def source(model: str | None, recorded: object) -> IndexModels | None:
-        """The source of a model; None for no model."""
+    models, records = request.models, request.records
+    passages = _passages(request)
+    quantized = source.quantized if (source := _source(request, "quantized", models.pq)) else None
+    reconstructed = _reconstructed(request, quantized)
+    dense = source.dense if not reconstructed and (source := _source(request, "dense", models.dense)) else None
+    sparse = _sparse(request, passages)
+    encoder, total = sparse.encoder, sparse.documents
+    prune = _pruning(request, encoder)
+    if models.tokenizer is not None:
+        _check_tokenizer(models.tokenizer, encoder, passages is not None and not (encoder or dense or quantized))
+    for model in (encoder, dense, quantized):
         if model is not None:
-            return None if model == "none" else named
-        return None if recorded is None else of_index
-
-    held = wrote or IndexMeta()
-    pq = models.quantized if (models := source(wanted.pq, held.quantized)) else None
-    reconstructed = wanted.reconstruct or (wanted.dense is None and held.reconstructed is not None)
-    if reconstructed and pq is None:
-        raise InputError("reconstructed vectors need the codes of a quantized model", "give --pq MODEL")
-    dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
-    if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
-        raise ModelError(
-            f"the index {index!r} holds no sparse vectors", f"leave out --sparse, or give {another_index(held)}"
-        )
-    sparse: SparseDocumentEncoder | None = None
-    total: int | None = None
-    table: CorpusTable | None = None
-    if made := _made_of_corpus(request, passages):
-        sparse, total, table = made.encoder, made.documents, made.table
-    elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
-        sparse = models.sparse
-    if wanted.sparse == LEXICAL and sparse is not None and sparse.info.kind != LEXICAL:
-        raise ModelError(
-            f"the index {index!r} was written with the sparse model {sparse.info.name}, which is not a lexical one",
-            f"leave out --sparse, or give {another_index(held)}",
-        )
-    prune = _pruning(wanted, held, sparse)
-    if wanted.tokenizer is not None:
-        measures_passages = passages is not None and not (sparse or dense or pq)
-        _check_tokenizer(wanted.tokenizer, sparse, measures_passages)
-    for encoder in (sparse, dense, pq):
-        if encoder is not None:
-            registry.remember(encoder.info.hash, encoder.info.path)
+            registry.remember(model.info.hash, model.info.path)
     if passages is not None:
-        records = as_passages(records, splitting_tokenizer(sparse, dense or pq, wanted.tokenizer), passages)
-    encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
+        records = as_passages(records, splitting_tokenizer(encoder, dense or quantized, models.tokenizer), passages)
+    encoders = Encoders(encoder, dense, models.encode_batch, quantized, reconstructed, prune)
     if total is None and encoders.pads:
         # Reading takes little time compared with encoding, and gives the time left.
         total = sum(1 for _ in records(ignore))
-    return ChosenModels(encoders, passages, records, total, table)
+    return ChosenModels(encoders, passages, records, total, sparse.table)
 
 
-def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | None) -> Pruning | None:
+def _passages(request: ModelRequest) -> PassageMeta | None:
+    """The requested passages, else those of the index. Raises ModelError if the index splits documents differently."""
+    requested, record = request.models.passages, request.record
+    if record is None:
+        return requested
+    if requested not in (None, record.passages):
+        raise ModelError(
+            f"the index {request.index!r} holds {documents_of(record)}",
+            f"leave out --passages, or give {another_index(record)}",
+        )
+    return record.passages
+
+
+def _source(request: ModelRequest, kind: ModelKind, name: str | None) -> IndexModels | None:
+    """The models among which the model of a kind is: the named one, else that of the index; None for no model."""
+    recorded = None if request.record is None else getattr(request.record, kind)
+    if name == "none" or (name is None and recorded is None):
+        return None
+    models = request.models
+    options: dict[str, Any] = {"device": models.device, "dtype": models.dtype, kind: name}
+    # Opening the index checks later whether a named model wrote it.
+    record = request.record if name is None else None
+    return IndexModels(request.index, record, **options, trust_remote_code=models.trust_remote_code)
+
+
+def _reconstructed(request: ModelRequest, quantized: QuantizedModel | None) -> bool:
+    """Whether dense vectors are reconstructed from codes. Raises InputError if no codes are written."""
+    models, record = request.models, request.record
+    of_index = record is not None and record.reconstructed is not None
+    reconstructed = models.reconstruct or (models.dense is None and of_index)
+    if reconstructed and quantized is None:
+        raise InputError("reconstructed vectors need the codes of a quantized model", "give --pq MODEL")
+    return reconstructed
+
+
+def _sparse(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse:
+    """The sparse model: made of the corpus, the named one, or that of the index.
+
+    Raises ModelError for --sparse lexical if the index has no lexical model.
+    """
+    lexical, record = request.models.sparse == LEXICAL, request.record
+    without = f"leave out --sparse, or give {another_index(record or IndexMeta())}"
+    if lexical and record is not None and record.sparse is None:
+        raise ModelError(f"the index {request.index!r} holds no sparse vectors", without)
+    sparse = _made_of_corpus(request, passages)
+    if sparse is None:
+        source = _source(request, "sparse", None if lexical else request.models.sparse)
+        sparse = ChosenSparse(None if source is None else source.sparse)
+    if lexical and record is not None and sparse.encoder is not None and sparse.encoder.info.kind != LEXICAL:
+        raise ModelError(
+            f"the index {request.index!r} was written with the sparse model {sparse.encoder.info.name}, which is not a "
+            "lexical one",
+            without,
+        )
+    return sparse
+
+
+def _pruning(request: ModelRequest, sparse: SparseDocumentEncoder | None) -> Pruning | None:
     """The requested pruning, else that of the index. Raises InputError if no sparse vectors are written."""
-    prune = wanted.prune or (Pruning.parse(held.prune) if held.prune else None)
+    recorded = None if request.record is None else request.record.prune
+    prune = request.models.prune or (Pruning.parse(recorded) if recorded else None)
     if prune is not None and sparse is None:
         raise InputError(
             f"--prune {prune} needs sparse vectors, and this ingest writes none", "give --sparse MODEL too"
@@ -131,25 +157,25 @@ def _pruning(wanted: Models, held: IndexMeta, sparse: SparseDocumentEncoder | No
     return prune
 
 
-def _made_of_corpus(request: ModelRequest, passages: PassageMeta | None) -> ModelOfCorpus | None:
+def _made_of_corpus(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse | None:
     """The sparse model, if it is lexical or a SPLADE without a query table."""
-    wanted, wrote, splade = request.models, request.wrote, None
-    if wanted.sparse is None and wrote and wrote.sparse and wrote.counting:
-        splade = registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")
-    elif wanted.sparse not in (None, LEXICAL, "none"):
-        splade = directory.locate(str(wanted.sparse), code=wanted.trust_remote_code)
+    models, record, splade = request.models, request.record, None
+    if models.sparse is None and record and record.sparse and record.counting:
+        splade = registry.find(record.sparse.hash, record.sparse.name, "sparse")
+    elif models.sparse not in (None, LEXICAL, "none"):
+        splade = directory.locate(str(models.sparse), code=models.trust_remote_code)
     if splade is not None:
         if has_query_table(splade):
             return None
-        if request.counts_while_writing and (wrote is None or wrote.counting):
+        if request.counts_while_writing and (record is None or record.counting):
             return while_writing(splade, request, passages)
         return with_corpus_table(splade, request, passages)
-    if wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
-        tokenizer = lexical_tokenizer(wanted.tokenizer, request.records)
+    if models.sparse != "none" and _lexical_is_to_be_built(models, record):
+        tokenizer = lexical_tokenizer(models.tokenizer, request.records)
         sparse, total = _built_lexical(as_passages(request.records, tokenizer, passages), tokenizer, request.corpus)
-        if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
-            registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
-        return ModelOfCorpus(sparse, total)
+        if record and record.sparse and sparse.info.hash != record.sparse.hash:
+            registry.find(record.sparse.hash, record.sparse.name, "sparse")  # raises
+        return ChosenSparse(sparse, total)
     return None
 
 
@@ -170,23 +196,12 @@ def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_
         )
 
 
-def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMeta | None:
-    if wrote is None:
-        return wanted.passages
-    if wanted.passages not in (None, wrote.passages):
-        raise ModelError(
-            f"the index {index!r} holds {documents_of(wrote)}", f"leave out --passages, or give {another_index(wrote)}"
-        )
-    return wrote.passages
-
-
-def _lexical_is_to_be_built(wanted: Models, wrote: IndexMeta | None) -> bool:
+def _lexical_is_to_be_built(models: Models, record: IndexMeta | None) -> bool:
     """Whether to build a lexical model: for a new index with --sparse lexical, or if the index's lexical model is missing on
     this machine. The same corpus gives the same model."""
-    if wrote is None:
-        return wanted.sparse == LEXICAL
-    lexical = wrote.sparse is not None and wrote.sparse.name.startswith("lexical")
-    return wrote.sparse is not None and lexical and not registry.link_of(wrote.sparse.hash).is_dir()
+    if record is None or record.sparse is None:
+        return record is None and models.sparse == LEXICAL
+    return record.sparse.name.startswith("lexical") and not registry.link_of(record.sparse.hash).is_dir()
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:

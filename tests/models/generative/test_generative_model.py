@@ -19,7 +19,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
-from opensearch_neural.models.generative.model import GenerativeModel, UrlTokenizer, load_generative  # noqa: E402
+from opensearch_neural.models.generative.generative_model import GenerativeModel, UrlTokenizer, load_generative  # noqa: E402
 from opensearch_neural.models.generative.settings import KIND, GenerativeSettings, write_settings  # noqa: E402
 from opensearch_neural.models.generative.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402

@@ -48,7 +48,7 @@ def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: st
 def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None) -> str:
     """Store the query encoder of an index, or of the index behind an alias, from this machine's files; returns its own name.
 
-    The stored largest weights are deleted: what was restored may be older than the documents, and not bound them.
+    It also deletes the stored largest weights: restored ones may be older than the documents, whose weights may be larger.
     sparse: the folder or hub id of the model that wrote the index; None: the one that this machine knows by its hash
     Raises ModelError if the model is not here, is another one, or if the index holds no sparse vectors.
     """
@@ -89,12 +89,12 @@ def keep_measures(
         "largest weights": lambda: _keep_largest(client, target, encoder, noted, everything),
         "scale": lambda: keep_sparse_scale(client, target.index, encoder, noted.drawn if everything else ()),
     }
-    for what, keep in keeping.items():
+    for measure, keep in keeping.items():
         try:
             with translate_errors():
                 keep()
         except OsnError as error:
-            log.warning("the %s of %s could not be stored: %s", what, target.index, error.message)
+            log.warning("the %s of %s could not be stored: %s", measure, target.index, error.message)
 
 
 def _keep_largest(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.reproduction import DENSE, goals, published
+from benchmarks.published_figures import DENSE, goals, published
 from opensearch_neural.evaluation import results
 from opensearch_neural.models.directory import minilm_directory
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from benchmarks.experiment import Table
-from benchmarks.publish import publish, record_option
+from benchmarks.record_result import publish, record_option
 from benchmarks.speed.encoder_arms import (
     BASELINE,
     BASELINE_BF16,

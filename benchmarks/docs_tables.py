@@ -1,7 +1,7 @@
 """Write the tables and figures of docs/ and of the README from result files.
 
-    python -m benchmarks.pages                  write all pages
-    python -m benchmarks.pages PAGE RESULTS     print a page with the results of another folder
+    python -m benchmarks.docs_tables                  write all pages
+    python -m benchmarks.docs_tables PAGE RESULTS     print a page with the results of another folder
 
 The text between one of these marks and `<!-- end -->` is made from `benchmarks/results/NAME/summary.json` and shows the
 command that made the result. Lists may follow the names; semicolons separate them.
@@ -34,7 +34,7 @@ command that made the result. Lists may follow the names; semicolons separate th
     <!-- costs: NAME, NAME: MEASURE, MEASURE; MEASURE -->
                                               the engines' costs in the first result, and their quality in the others,
                                               where they were trained for longer
-    <!-- figure: ingest/encoding: FIGURE -->  a single figure within a line (`encoding.figures`), without the command
+    <!-- figure: ingest/encoding: FIGURE -->  a single figure within a line (`encoding_speed.figures`), without the command
 
 A name with a comma stands in double quotes: "bm25-sparse, window 20". Do not edit this text by hand.
 """
@@ -61,7 +61,7 @@ from benchmarks.render import (
     ratios,
     runs,
 )
-from benchmarks.speed import encoding
+from benchmarks.speed import encoding_speed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -173,7 +173,7 @@ def listed(text: str) -> list[str]:
 
 def figure(summary: Summary, name: str) -> str:
     """A single figure. Raises InputError for an unknown name."""
-    known = encoding.figures(summary)
+    known = encoding_speed.figures(summary)
     if name not in known:
         raise InputError(f"no figure is called {name!r}", f"known are {', '.join(known)}")
     return known[name]

@@ -78,7 +78,9 @@ class GenerativeModel:
     """The stages, each a sequence-to-sequence model with its tokenizer."""
 
     info: ModelInfo
+    """Name and hash, which the URLs of a corpus record."""
     settings: GenerativeSettings
+    """lengths, prompts, and the kind of identifier"""
     url: tuple[Any, PreTrainedTokenizerBase]
     """stage 2; it reads the query if there is no stage 1"""
     passage: tuple[Any, PreTrainedTokenizerBase] | None = None

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import configuration, student  # noqa: E402
 
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
-from trainers.data.dev_measures import dev_set  # noqa: E402
-from trainers.sparse.dev_measures import DevRetrieval  # noqa: E402
+from trainers.data.dev_sets import dev_set  # noqa: E402
 from trainers.sparse.settings import SparseObjective  # noqa: E402
+from trainers.sparse.student_measures import DevRetrieval  # noqa: E402
 
 
 def test_the_sum_ranks_by_bm25_plus_the_weighted_student(tmp_path: Path, backbone: Path, beir: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.local_cluster import ingested
-from benchmarks.publish import publish, record_option
+from benchmarks.record_result import publish, record_option
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex

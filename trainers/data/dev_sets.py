@@ -28,6 +28,7 @@ class DevSet:
     """Questions with their judgements, and the documents to search."""
 
     name: str
+    """of the set; with several dev sets also in the names of measures"""
     queries: dict[str, str]
     """{query id: text}"""
     documents: dict[str, str]

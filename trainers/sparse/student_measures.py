@@ -18,7 +18,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.ranking import Ranking
-from trainers.data.dev_measures import DEPTH, DevSet, Retrieve, dev_measures
+from trainers.data.dev_sets import DEPTH, DevSet, Retrieve, dev_measures
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.student import SparseStudent
 

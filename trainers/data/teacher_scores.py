@@ -42,6 +42,7 @@ class Teacher(ABC):
     """Scores of pairs, from a cache."""
 
     name: str
+    """the model's, as in the cache"""
     data: TrainingData
     """the pairs' texts"""
     hash: str

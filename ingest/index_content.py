@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ingest.chosen_models import choose, quantized_meta, sparse_meta
 from ingest.corpus import Records, as_passages, ignore
 from ingest.counted_idf import CorpusTable, splade_of
 from ingest.model_request import ModelRequest
-from ingest.models import choose, quantized_meta, sparse_meta
 from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Changed, Vectorizer, coded, pruned, reconstructed
 from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
@@ -69,7 +69,7 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
 
     If postings are pruned, the IDF table is counted first, since it decides which tokens they hold.
     """
-    begun = request.wrote is not None and request.wrote.counting
+    begun = request.record is not None and request.record.counting
     if new_index.prune_postings is not None and not begun:
         request = replace(request, counts_while_writing=False)
     chosen = choose(request)
@@ -85,7 +85,7 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
         dense = reconstructed_meta(
             quantized, coder.quantizer, new_index.dense_type, lambda: coder.encode_documents(sample())
         )
-    if request.wrote is None and request.models.sparse is None:
+    if request.record is None and request.models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     query = encoders.sparse.query if encoders.sparse else None
@@ -196,9 +196,9 @@ ANALYZER = "english"
 SAMPLE = 256
 """Documents whose vectors decide the scale of bytes."""
 PROBED = 512
-"""From so many first documents, some are chosen that a model encodes again."""
+"""First documents of the corpus; the model encodes some of them again."""
 LARGEST_DIFFERENCE = 0.01
-"""Largest relative difference of a vector that the same weights encode again, perhaps on another device."""
+"""Largest relative difference between two vectors of a document by the same weights, perhaps on two devices."""
 
 
 def _named(prune: Pruning | None) -> str | None:
@@ -210,7 +210,7 @@ def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
 
 
 def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, records: Records) -> QuantizedModel:
-    """The model `models.pq`, if it gives the stored dense vectors too, so that codes can be made from them.
+    """The model `models.pq`, if the stored dense vectors are its own: codes can then be made from them.
 
     Raises InputError if it encodes some of the first documents (the very first, and the longest) differently.
     """
@@ -229,10 +229,10 @@ def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, reco
             away = np.linalg.norm(again - there, axis=1) / np.maximum(np.linalg.norm(there, axis=1), 1e-12)
             alike = bool((away < LARGEST_DIFFERENCE).all())
     if not alike:
-        held = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
+        and_codes = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
         raise InputError(
-            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {models.pq} is another model, and "
-            "encodes documents differently",
+            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){and_codes}; {models.pq} is another model, "
+            "and encodes documents differently",
             f"name a model that was trained from {dense.name}, or write its codes: `osn encode --pq {models.pq}`",
         )
     return model

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense.multi_layer import MultiVectors
-from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever
 
 
 def multi(*documents: list[list[float]]) -> MultiVectors:

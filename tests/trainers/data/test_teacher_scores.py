@@ -27,7 +27,7 @@ from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.teach import Teaching, teach, teach_command
 from trainers.data.teacher_models import detect
-from trainers.data.teachers import check_encoded, open_teacher
+from trainers.data.teacher_scores import check_encoded, open_teacher
 from trainers.data.texts import TextStore
 from trainers.encoders.backbones import new_backbone, save, train_tokenizer
 from trainers.encoders.settings import NewBackbone

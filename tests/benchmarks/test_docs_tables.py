@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.pages import MARKS, PAGES, README, RENDERED, with_tables, without_single_seeds
+from benchmarks.docs_tables import MARKS, PAGES, README, RENDERED, with_tables, without_single_seeds
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -48,7 +48,7 @@ def test_every_table_is_that_of_its_result_file(page: Path) -> None:
     shown = re.search(f"<!-- ({'|'.join(MARKS)}): ", text)
     assert shown or (page.parent.name != "evidence" and page.name not in ("evidence.md", "load.md", "ingest.md"))
     assert text.count("<!-- figure: ") > 40 or page.name != "encoding-at-scale.md"
-    assert with_tables(text) == text, "python -m benchmarks.pages writes the tables anew"
+    assert with_tables(text) == text, "python -m benchmarks.docs_tables writes the tables anew"
 
 
 def test_a_table_may_be_of_some_measures_alone() -> None:

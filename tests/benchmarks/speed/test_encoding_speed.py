@@ -14,8 +14,8 @@ pytest.importorskip("ir_measures", reason="needs the extra [eval]")
 
 from scipy.sparse import csr_matrix  # noqa: E402
 
-from benchmarks.pages import with_tables  # noqa: E402
-from benchmarks.speed import encoder_arms, encoding  # noqa: E402
+from benchmarks.docs_tables import with_tables  # noqa: E402
+from benchmarks.speed import encoder_arms, encoding_speed  # noqa: E402
 from benchmarks.speed.encoder_arms import (  # noqa: E402
     ARMS,
     BASELINE,
@@ -67,7 +67,7 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     # A process each would load torch five times; that one does is tested below.
     monkeypatch.setattr(encoder_arms, "memory_in_a_process", encoder_arms.measure_memory)
     made = encoder_arms.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
-    summary = results.Summary.of_this_run(title="", rows=made, data=[], seeds=[0], goals=encoding.goals(made))
+    summary = results.Summary.of_this_run(title="", rows=made, data=[], seeds=[0], goals=encoding_speed.goals(made))
     written = results.read(summary.write(tmp_path / "result"))
     rows = {(row.line, row.column): row.value for row in written.rows}
     assert {engine for engine, measure in rows if measure == "documents/s"} >= set(ARMS)
@@ -104,7 +104,9 @@ def test_the_page_computes_its_figures_from_the_result_file(tmp_path: Path) -> N
         seeds=[0],
         rows=[
             row(BF16, "documents/s", 50.0),
-            results.Row("weather", FP32, "documents/s", 0.876, None, None, 10, kind="ratio", baseline=encoding.CEILING),
+            results.Row(
+                "weather", FP32, "documents/s", 0.876, None, None, 10, kind="ratio", baseline=encoding_speed.CEILING
+            ),
             row(FP32, "bytes a document in shards", 1200.0),
         ],
     )
@@ -166,5 +168,5 @@ def test_speed_counts_only_where_the_results_hold(
     if ndcg is not None:
         values |= {(FP32, NDCG): 0.7, (BF16, NDCG): ndcg}
     rows += [results.Row("weather", *of, value, None, None, 1) for of, value in values.items()]
-    found = encoding.goals(rows)
+    found = encoding_speed.goals(rows)
     assert [goal.met for goal in found] == met

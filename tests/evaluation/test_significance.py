@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.comparison import compare, detectable, holm, interval
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.result_rows import rows
+from opensearch_neural.evaluation.significance import compare, detectable, holm, interval
 
 
 def test_a_comparison_is_paired_by_query_whatever_the_order() -> None:
@@ -72,7 +72,7 @@ def test_many_queries_have_the_interval_and_p_that_drawing_each_query_gives(
         one, other = (one > 0.4).astype(float), (other > 0.4).astype(float)
     values, baseline = ({str(at): float(value) for at, value in enumerate(each)} for each in (one, other))
     many = compare(values, baseline, resamples=4000)
-    monkeypatch.setattr("opensearch_neural.evaluation.comparison.MANY", 10**9)
+    monkeypatch.setattr("opensearch_neural.evaluation.significance.MANY", 10**9)
     each = compare(values, baseline, resamples=4000)
     assert many != each, "counted as few queries are"
     for got, expected in ((many.low, each.low), (many.high, each.high)):
@@ -86,7 +86,7 @@ def test_many_resamples_are_never_held_all_at_once(monkeypatch: pytest.MonkeyPat
     values = np.repeat(np.random.default_rng(0).normal(0.01, 1, 500), 8)
     compared = {str(at): float(value) for at, value in enumerate(values)}, dict.fromkeys(map(str, range(4000)), 0.0)
     whole = compare(*compared, resamples=2000)
-    monkeypatch.setattr("opensearch_neural.evaluation.comparison._BATCH_VALUES", 50_000)
+    monkeypatch.setattr("opensearch_neural.evaluation.significance._BATCH_VALUES", 50_000)
     tracemalloc.start()
     parts = compare(*compared, resamples=2000)
     most = tracemalloc.get_traced_memory()[1]
