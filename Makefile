@@ -16,7 +16,8 @@ demo: check-java install
 
 # Several processes, each with a node of its own; a file's tests stay together. The number of processes and the order of files
 # are set in tests/conftest.py.
-TEST := $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+# Bytecode is kept, whatever the environment says: each of hundreds of processes would compile what it imports.
+TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 # The tests that measure time have the machine to themselves, after all others.
 TIMED := tests/benchmarks/load/test_generator_times.py
 

@@ -48,8 +48,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("random", deadline=None, suppress_health_check=BUSY)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
-BENCHMARKS = Path(__file__).parent / "benchmarks"
+TESTS = Path(__file__).resolve().parent
+COMPOSE = TESTS.parent / "docker-compose.yml"
+BENCHMARKS = TESTS / "benchmarks"
 ALWAYS_TESTED = ("demo", "test_docs_tables.py", "test_render.py")
 """What any change may break in benchmarks: the demo, and the pages with the recorded results."""
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes"}
@@ -68,11 +69,28 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return max(1, min(8, 2 * cores, memory // (3 << 30)))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each process reads the files from another one on. pytest rewrites the assertions of a file that was changed or is new,
+    and keeps the outcome: of processes that read the same file at the same time, each would rewrite it."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    if number and [Path(given).resolve() for given in session.config.args] == [TESTS]:
+        files = sorted(TESTS.rglob("test_*.py"))
+        first = len(files) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        session.config.args = list(map(str, files[first:] + files[:first]))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test` does not read the files of which it would run no test: each of its processes would import them."""
+    return True if config.option.markexpr == "not bench" and _of_benchmarks(collection_path) else None
+
+
 def pytest_collection_finish() -> None:
     """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it."""
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`pytest -m "not cluster"` is then every test that runs without a cluster."""
     for item in items:
@@ -80,12 +98,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
         if drill.item_of(item.nodeid) is not None or item.path.name == "test_public_shapes.py":
             item.add_marker(pytest.mark.drill)
-        if BENCHMARKS in item.path.parents and item.path.relative_to(BENCHMARKS).parts[0] not in ALWAYS_TESTED:
+        if _of_benchmarks(item.path):
             item.add_marker(pytest.mark.bench)
     if "PYTEST_XDIST_WORKER" in os.environ:
         # Files that need a cluster or train take longest. The short ones come last, so that no process waits for another.
         of_cluster = {item.path for item in items if item.get_closest_marker("cluster")}
-        items.sort(key=lambda item: item.path not in of_cluster and "trainers" not in item.path.parts)
+        items.sort(key=lambda item: (item.path not in of_cluster and "trainers" not in item.path.parts, item.path))
+
+
+def _of_benchmarks(path: Path) -> bool:
+    return (
+        BENCHMARKS in path.parents
+        and path.name != "conftest.py"
+        and path.relative_to(BENCHMARKS).parts[0] not in ALWAYS_TESTED
+    )
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

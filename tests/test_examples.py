@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from forked_osn import forked_osn
 from osn_command import osn_command
 
 from ingest.corpus import CorpusSource
@@ -233,9 +234,8 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
     simulate = (EXAMPLES / "simulate_clicks.py", "--index", shown, "--data", data, "--split", "train", "--output", log)
     run(*simulate, "--searches", "8000", environment=environment, cwd=tmp_path)
 
-    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-
-    def script(path: str) -> subprocess.CompletedProcess[str]:
+    def script(osn: Path) -> subprocess.CompletedProcess[str]:
+        path = f"{osn}{os.pathsep}{environment['PATH']}"
         return subprocess.run(
             [EXAMPLES / "model_from_clicks.sh", log, data, model, index_name],
             capture_output=True,
@@ -245,7 +245,8 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
             timeout=300,
         )
 
-    done = script(path)
+    with forked_osn() as osn:
+        done = script(osn)
     assert done.returncode == 0, done.stderr
     assert "80 documents in" in done.stdout
     table = done.stdout.rpartition("sparse model\n")[2].partition("difference to")[0]
@@ -270,7 +271,7 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
     named.parent.mkdir()
     named.write_text('#!/bin/sh\necho "$1 $2"\n')
     named.chmod(0o755)
-    again = script(f"{named.parent}{os.pathsep}{path}")
+    again = script(named.parent)
     assert again.returncode == 0, again.stderr
     assert [line.split()[0] for line in again.stdout.splitlines()] == ["data", "train", "ingest", "eval"], again.stderr
 

@@ -88,10 +88,10 @@ def plain_python(
 ) -> Path:
     """The interpreter of a new virtual environment that holds the package with its own requirements and no extra."""
     folder = tmp_path_factory.mktemp("plain")
-    subprocess.run([request.param, "-m", "venv", folder], check=True)
+    subprocess.run([request.param, "-m", "venv", "--without-pip", folder], check=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", ROOT / "constraints.txt", installable]
-    done = subprocess.run(command, capture_output=True, text=True)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
+    done = subprocess.run([*pip, "-c", ROOT / "constraints.txt", installable], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     if not Path(request.param).samefile(sys.executable):  # whose compiler the tests have shown every module
         packages = [source / name for name in PACKAGES]

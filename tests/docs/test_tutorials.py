@@ -7,12 +7,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from forked_osn import forked_osn
 
 from opensearch_neural.engines import open_engines
 
@@ -36,20 +38,34 @@ def outputs(page: str) -> list[str]:
     return ["\n".join(line[4:] for line in part.splitlines()) for part in text.split("\n\n") if part.startswith("    ")]
 
 
-def shell(script: str, folder: Path, cluster_url: str, **variables: str) -> str:
-    """What a script prints. Its `osn` and `python` are those of the tests."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "OSN_URL": cluster_url, "OSN_HOME": str(folder / "home"), **variables}
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, f"{script}\n{done.stderr}"
-    return done.stdout
+Shell = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[str]:
+    """The PATH of the shells. Its `python` is that of the tests."""
+    with forked_osn() as folder:
+        yield os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+@pytest.fixture
+def shell(programs: str, cluster_url: str, tmp_path: Path) -> Shell:
+    """What a script prints, in the test's folder."""
+    environment = os.environ | {"PATH": programs, "OSN_URL": cluster_url, "OSN_HOME": str(tmp_path / "home")}
+
+    def run(script: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stderr}"
+        return done.stdout
+
+    return run
 
 
 def judged(folder: Path, documents: dict[str, str], questions: dict[str, tuple[str, str]]) -> None:
@@ -65,7 +81,7 @@ def judged(folder: Path, documents: dict[str, str], questions: dict[str, tuple[s
 
 @pytest.mark.skipif(find_spec("cognition") is None, reason="the model of the page needs Python 3.11")
 def test_a_first_search_finds_and_explains_what_the_page_shows(
-    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+    shell: Shell, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     install, write, search, measure = commands("first-search.md")
     assert "pip install" in install and "osn node start" in install
@@ -74,18 +90,18 @@ def test_a_first_search_finds_and_explains_what_the_page_shows(
     named = [part.replace("--index docs", f"--index {index_name}") for part in (write, search, measure)]
     named[2] = named[2].replace("--index mine", f"--index {index_name}-mine")
     written, found = outputs("first-search.md")
-    printed = shell(named[0], tmp_path, cluster_url)
+    printed = shell(named[0])
     assert printed.split(", verified")[0] == written.split(", verified")[0].replace("in docs", f"in {index_name}")
-    printed = shell(named[1], tmp_path, cluster_url)
+    printed = shell(named[1])
     assert found.strip() in printed
     filtered = re.search(r"`(osn search [^`]*--filter[^`]*)`", (TUTORIALS / "first-search.md").read_text())
     assert filtered is not None
-    assert "Trout" in shell(filtered[1].replace("--index docs", f"--index {index_name}"), tmp_path, cluster_url)
-    assert "bm25-sparse" in shell(named[2], tmp_path, cluster_url)
+    assert "Trout" in shell(filtered[1].replace("--index docs", f"--index {index_name}"))
+    assert "bm25-sparse" in shell(named[2])
 
 
 def test_documents_out_of_an_index_that_is_there(
-    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+    shell: Shell, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     texts = {f"d{n}": f"the rainbow number {n} has colours" for n in range(50)} | {"trout": "a fish of rivers"}
     lines = []
@@ -98,7 +114,7 @@ def test_documents_out_of_an_index_that_is_there(
     connect, password, *rest = first.splitlines()
     assert connect.startswith("export OSN_URL=") and password.startswith("read -rs OSN_PASSWORD ")
     script = "\n".join([*rest, look, whole]).replace("articles", f"{index_name}-articles")
-    printed = shell(script.replace("MODEL", "lexical"), tmp_path, cluster_url)
+    printed = shell(script.replace("MODEL", "lexical"))
     assert f"51 documents in {articles}-sample, verified" in printed
     assert f"{articles}-pilot now names" in printed
     written, _, planned = outputs("existing-index.md")
@@ -115,18 +131,18 @@ def test_documents_out_of_an_index_that_is_there(
         r"^POST _aliases\n(.*?)^```", (TUTORIALS / "existing-index.md").read_text(), re.DOTALL | re.MULTILINE
     )
     client.indices.update_aliases(body=json.loads(request.replace('"articles', f'"{articles}')))
-    printed = shell(later.replace("articles", articles), tmp_path, cluster_url)
+    printed = shell(later.replace("articles", articles))
     assert f"1 documents in {articles}-pilot" in printed
     assert client.count(index=f"{articles}-pilot")["count"] == 52
     (hit,) = client.search(index=f"{articles}-pilot", body={"query": {"match": {"text": "sea"}}})["hits"]["hits"]
     assert hit["_id"] == "salmon"
     everything = f"osn ingest opensearch:{articles} --index {articles}-pilot --remove-others"
-    assert f"51 documents in {articles}-pilot" in shell(everything, tmp_path, cluster_url)
+    assert f"51 documents in {articles}-pilot" in shell(everything)
     assert client.count(index=f"{articles}-pilot")["count"] == 51
 
 
 def test_an_application_keeps_its_query_and_adds_what_the_model_says(
-    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+    shell: Shell, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     page = "../how-to/production-query.md"
     text = (TUTORIALS / page).read_text(encoding="utf-8").replace("articles", f"{index_name}-articles")
@@ -149,9 +165,9 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     (tmp_path / "queries.tsv").write_text("q1\trainbow\nq2\train\n")
     (tmp_path / "judged.qrels").write_text("q1 0 d2 1\nq2 0 d4 1\n")
     ingest, old_mapping, weights = BLOCK.findall(text)
-    shell(ingest.replace("MODEL", "lexical"), tmp_path, cluster_url)
-    shell(measure, tmp_path, cluster_url)
-    printed = shell(weights, tmp_path, cluster_url)
+    shell(ingest.replace("MODEL", "lexical"))
+    shell(measure)
+    printed = shell(weights)
     assert "weight-0.8" in printed and "difference to production.top10" in printed
     runs = {weight: (tmp_path / f"weight-{weight}.trec").read_text().splitlines() for weight in ("0.8", "3.2")}
     for run in runs.values():
@@ -167,17 +183,17 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     assert brands(f"{index_name}-articles-pilot") == [{"key": "Red Brand", "doc_count": 40}]
     if which("jq") is None or which("curl") is None:
         return
-    shell(old_mapping.replace('-u "$OSN_USER" ', ""), tmp_path, cluster_url)
+    shell(old_mapping.replace('-u "$OSN_USER" ', ""))
     whole = f"{index_name}-whole"
     build = f"osn ingest opensearch:{index_name}-articles --index {whole} --replicas 0 --mapping mapping.json 2>&1"
-    told = shell(build, tmp_path, cluster_url)
+    told = shell(build)
     assert "title.keyword (not there)" in told and "brand" not in told and "called text" not in told
     assert brands(whole) == [{"key": "Red Brand", "doc_count": 40}]
     assert client.count(index=whole, body={"query": {"match": {"body": "rainbow"}}})["count"] == 40
 
 
 def test_a_weekly_build_catches_up_before_it_serves(
-    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+    shell: Shell, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     text = (TUTORIALS / "../how-to/weekly-reindex.md").read_text(encoding="utf-8")
     build, catch_up, look, swap, tidy = BLOCK.findall(text.replace("products", index_name).replace("MODEL", "lexical"))
@@ -194,27 +210,27 @@ def test_a_weekly_build_catches_up_before_it_serves(
 
     old = {f"d{n}" for n in range(20)}
     dump("dump.jsonl", old)
-    shell(build.replace("--no-swap", ""), tmp_path, cluster_url)
+    shell(build.replace("--no-swap", ""))
     for week, gone in (("a", "d19"), ("b", "d18")):
         held = ids()
         dump("dump.jsonl", held)
         dump("changed.jsonl", {week})
         (tmp_path / "deleted.txt").write_text(f"{gone}\n{week}\n")  # the document of the week was made again
-        shell(build, tmp_path, cluster_url)
-        shell(catch_up, tmp_path, cluster_url)
+        shell(build)
+        shell(catch_up)
         named, _ = catch_up.split("\n", 1)
-        looked = shell(f"{named}\n{look}", tmp_path, cluster_url)
+        looked = shell(f"{named}\n{look}")
         assert "passes the checks" in looked and "20 documents, before 20 (100.0%)" in looked
         assert ids() == held, "the alias names the old index"
-        swapped = shell(f"{named}\n{swap}", tmp_path, cluster_url)
+        swapped = shell(f"{named}\n{swap}")
         assert swapped.partition("now names ")[2].split(",")[0] in looked
         assert ids() == held - {gone} | {week}, swapped
-        tidied = shell(tidy, tmp_path, cluster_url)
+        tidied = shell(tidy)
     assert "nothing to delete" not in tidied and len(client.indices.get(index=f"{index_name}-*")) == 2
 
 
 def test_an_analyzer_of_ones_own_comes_by_an_index_template(
-    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+    shell: Shell, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     text = (TUTORIALS / "../how-to/production-query.md").read_text(encoding="utf-8").replace("articles", index_name)
     template, _ = re.findall(r"^PUT _index_template/\S+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -224,8 +240,8 @@ def test_an_analyzer_of_ones_own_comes_by_an_index_template(
     )
     client.indices.put_index_template(name=index_name, body=json.loads(template))
     try:
-        shell(f"osn ingest docs.jsonl --alias {index_name}-pilot --sparse lexical {named}", tmp_path, cluster_url)
-        assert "1." in shell(f"osn search --index {index_name}-pilot 'arcs'", tmp_path, cluster_url)
+        shell(f"osn ingest docs.jsonl --alias {index_name}-pilot --sparse lexical {named}")
+        assert "1." in shell(f"osn search --index {index_name}-pilot 'arcs'")
         for analyzer, found in (("ours", 1), ("whitespace", 0)):  # a query may name another one
             query = {"match": {"contents": {"query": "Arcs", "analyzer": analyzer}}}
             assert len(client.search(index=f"{index_name}-pilot", body={"query": query})["hits"]["hits"]) == found
@@ -234,7 +250,7 @@ def test_an_analyzer_of_ones_own_comes_by_an_index_template(
 
 
 def test_synonyms_of_queries_alone_change_without_a_new_build(
-    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+    shell: Shell, client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:
     """Before, `osn` mapped the fields without a search analyzer, whatever the template said."""
     text = (TUTORIALS / "../how-to/production-query.md").read_text(encoding="utf-8").replace("articles", index_name)
@@ -253,7 +269,7 @@ def test_synonyms_of_queries_alone_change_without_a_new_build(
 
     client.indices.put_index_template(name=index_name, body=json.loads(template))
     try:
-        shell(f"{build} {named}", tmp_path, cluster_url)
+        shell(f"{build} {named}")
         assert (found("arc"), found("bows"), found("arch")) == (["rain"], ["rain"], [])
         client.indices.close(index=pilot)
         client.indices.put_settings(index=pilot, body=json.loads(settings))
@@ -261,9 +277,9 @@ def test_synonyms_of_queries_alone_change_without_a_new_build(
         client.cluster.health(index=pilot, wait_for_status="yellow")
         assert (found("arc"), found("arch")) == (["rain"], ["rain"])
         refused = f"! osn ingest docs.jsonl --index {pilot} --search-analyzer standard 2>&1"
-        assert "--search-analyzer standard (it has in_queries)" in shell(refused, tmp_path, cluster_url)
-        shell(f"osn ingest docs.jsonl --index {pilot} {named}", tmp_path, cluster_url)
+        assert "--search-analyzer standard (it has in_queries)" in shell(refused)
+        shell(f"osn ingest docs.jsonl --index {pilot} {named}")
         refused = f"! {build} --restart {named.replace('search-', '')} 2>&1"
-        assert "not allowed to run in index time mode" in shell(refused, tmp_path, cluster_url)
+        assert "not allowed to run in index time mode" in shell(refused)
     finally:
         client.indices.delete_index_template(name=index_name)

@@ -16,5 +16,6 @@ if METHOD == "forkserver":
             "ingest.job",
             "transformers.models.bert.modeling_bert",
             "torch._dynamo",
+            "sentence_transformers",
         ]
     )
