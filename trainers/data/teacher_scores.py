@@ -93,7 +93,8 @@ def open_teacher(folder: str | Path, data: TrainingData) -> Teacher:
         vectors = [read_vectors(folder / f"{what}.npy", len(store)) for what, store in stores.items()]
     else:
         vectors = [read_sparse(folder / what, store).to_scipy() for what, store in stores.items()]
-    return SiameseTeacher(name, data, made_of, *vectors, encoded)
+    queries, documents = vectors
+    return SiameseTeacher(name, data, made_of, queries, documents, encoded)
 
 
 def _encoded(folder: Path, data: TrainingData, hash: str) -> tuple[Rows, TextStore]:

@@ -301,7 +301,7 @@ class SparseStudent(CachedModel):
         self.save_network(network)
         activation: Activation = "log1p_relu" if settings.double_log else "relu"
         if self.encodes_queries:
-            prompts = {role: self.encoder_settings.prompt(role) for role in ROLES}
+            prompts: dict[str, str] = {role: self.encoder_settings.prompt(role) for role in ROLES}
             _write_siamese(network, folder, activation, settings, prompts, trust_remote_code=self.trust_remote_code)
         else:
             write_inference_free(
@@ -337,7 +337,7 @@ def _write_siamese(
     folder: Path,
     activation: Activation,
     settings: StudentSettings,
-    prompts: Mapping[Role, str],
+    prompts: dict[str, str],
     *,
     trust_remote_code: bool,
 ) -> None:
@@ -361,6 +361,6 @@ def _write_siamese(
             similarity_fn_name="dot",
             device="cpu",
             max_active_dims=settings.max_active,
-            prompts=dict(prompts),
+            prompts=prompts,
         )
         model.save_pretrained(str(folder), create_model_card=False)
