@@ -75,7 +75,7 @@ def pytest_collection(session: pytest.Session) -> None:
     and keeps the outcome: of processes that read the same file at the same time, each would rewrite it."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if number and [Path(given).resolve() for given in session.config.args] == [TESTS]:
-        files = sorted(TESTS.rglob("test_*.py"))
+        files = [each for each in sorted(TESTS.rglob("test_*.py")) if not pytest_ignore_collect(each, session.config)]
         first = len(files) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         session.config.args = list(map(str, files[first:] + files[:first]))
 

@@ -153,7 +153,7 @@ def _numbered(clusters: Iterable[str]) -> npt.NDArray[np.int64]:
 
 
 def _resampled_means(
-    totals: npt.NDArray[np.float64], sizes: npt.NDArray[Any], drawn: int, shares: Any, resamples: int, seed: int
+    totals: npt.NDArray[Any], sizes: npt.NDArray[Any], drawn: int, shares: Any, resamples: int, seed: int
 ) -> npt.NDArray[np.float64]:
     """The mean of each bootstrap sample, (resamples,). It draws how often each group of values is in a sample, so the time
     depends on the number of groups.
