@@ -17,8 +17,6 @@ from opensearch_neural.queries import Body, Rare
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.engines.settings import Setting
-
 Page = dict[str, Any]
 """Arguments that all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
@@ -174,9 +172,9 @@ class Engine:
             return False
         return all(getattr(self.opened.meta, part) for part in self.needs())
 
-    def how(self) -> Setting | None:
-        """The setting with which it searches: the caller's choice, else the one stored in the index, else the default. None
-        for an engine without one."""
+    def how(self) -> object:
+        """The `engines.settings.Setting` with which it searches: the caller's choice, else the stored one, else the default.
+        None for an engine without one."""
         return None
 
     def load(self) -> None:

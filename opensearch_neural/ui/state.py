@@ -38,7 +38,7 @@ class Column:
     body: str = ""
     """For the engine "own body": a search body as JSON, with {{query}} in place of the query's text."""
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """{option of an engine: what the user wrote, of a flag "yes"}"""
+    """{option of an engine: what the user wrote, of a flag "yes"}, without empty texts."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -133,7 +133,8 @@ class State:
         for at, engine in enumerate(given["engine"]):
             if engine:
                 texts = {name: texts[at] for name, texts in given.items() if at < len(texts)}
-                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), texts))
+                options = {name: texts[name] for name in takers() if texts.get(name)}
+                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), options))
         return cls(
             query=query,
             filters=tuple(

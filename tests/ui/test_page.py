@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -16,6 +16,7 @@ from extend_page import names_below
 from hostile_documents import DOCUMENTS, HOSTILE
 from page_elements import Elements
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
@@ -86,6 +87,12 @@ def test_options_of_engines_are_offered_unless_they_load_files_of_the_server(mon
     monkeypatch.setitem(ENGINES, added.name, added)
     column = Column(added.name, options={"title_boost": "3"})
     assert column.settings() == {"title_boost": 3.0} and column.texts["title_boost"] == "3"
+
+
+def test_parameters_without_a_text_make_no_other_page() -> None:
+    addresses = "engine=bm25-sparse&weight=2", urlencode(Column("bm25-sparse", options={"weight": "2"}).texts)
+    short, whole = (State.of(QueryParams(address), (), ("docs",)) for address in addresses)
+    assert short == whole and hash(short) == hash(whole) and "window" in addresses[1]
 
 
 def test_every_setting_that_is_offered_is_searched_with(page: TestClient) -> None:
