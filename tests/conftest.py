@@ -71,11 +71,16 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """Each process reads the files from another one on. pytest rewrites the assertions of a file that was changed or is new,
+    """Each process begins to read at another file. pytest rewrites the assertions of a file that was changed or is new,
     and keeps the outcome: of processes that read the same file at the same time, each would rewrite it."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if number and [Path(given).resolve() for given in session.config.args] == [TESTS]:
-        files = [each for each in sorted(TESTS.rglob("test_*.py")) if not pytest_ignore_collect(each, session.config)]
+        ignored = session.config.hook.pytest_ignore_collect  # with --ignore, which pytest does not apply to named files
+        files = [
+            each
+            for each in sorted(TESTS.rglob("test_*.py"))
+            if not ignored(collection_path=each, config=session.config)
+        ]
         first = len(files) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         session.config.args = list(map(str, files[first:] + files[:first]))
 

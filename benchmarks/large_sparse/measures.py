@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
 SUMS = {SUM: (), **{f"{SUM}, window {window}": (("window", window),) for window in (20, 50)}}
-"""{arm of bm25-sparse: its window}; None: the index's window. Their score kept is relative to the exact sum with BM25,
+"""{arm of bm25-sparse: its settings}; (): the index's window. Their score kept is relative to the exact sum with BM25,
 not to the sparse model's result."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"

@@ -112,7 +112,7 @@ class Measurement:
     ceilings: dict[str, float] = field(default_factory=dict)
     """{variant: the most of its requests that the generator can make a second}"""
     warmup: Warmup = field(default_factory=Warmup)
-    """How long the load before the first block lasted."""
+    """What the load before the first block showed."""
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, if there are judgements; overlap@10 and the score kept."""
     cluster: ClusterFacts | None = None

@@ -18,8 +18,8 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     prune=0.4           two-phase: tokens below this share of the highest weight wait for phase two
     expansion=5         two-phase: rescored hits, as a multiple of the page
 
-An engine's other options (`Engine.options`) have the names that they have in `osn search`, without those that load files and
-those of RENAMED, which options above set.
+An engine's other options (`Engine.options`) have the names that they have in `osn search`, without those that load files.
+Its options tokens, exact and clauses are called keep, whole and form here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from opensearch_neural.queries import Body, Rare
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
 RENAMED = ("tokens", "exact", "clauses")
-"""Options of engines that keep, whole and form set."""
+"""Options of engines that have other names here: keep (tokens), whole (exact) and form (clauses)."""
 
 FAST = "fast=high-idf-first+rare=share:0.8+window=20+rescore=remaining+keep=share:0.98"
 """Rare tokens hold 80% of the weight, 20 hits are rescored, phase two does not repeat phase one's tokens, and the tokens
@@ -209,14 +209,14 @@ def parse_variant(spec: str) -> Variant:
             settings[own[key].name] = read
         else:
             values[key.replace("-", "_")] = read
-    return Variant(name, engine, **values, settings=tuple(settings.items()))
+    return Variant(name, engine, **values, settings=tuple(sorted(settings.items())))
 
 
 def own_options(engine: str) -> dict[str, Option]:
     """{name in a variant: option} of an engine's options, without those that load files and those that are RENAMED here."""
     options = ENGINES[engine].options if engine in ENGINES else ()
     named = {each.name.replace("_", "-"): each for each in options if not each.loads}
-    return {name: each for name, each in named.items() if name not in RENAMED}
+    return {name: each for name, each in named.items() if name not in {*OPTIONS, *RENAMED}}
 
 
 def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:

@@ -140,7 +140,7 @@ class Workload:
     texts: tuple[str, ...]
     """The queries. They are sent in random order; none is repeated before all were sent."""
     variants: tuple[Variant, ...]
-    """The engines with their options, by which blocks are ordered."""
+    """The engines with their options; an `Order` names one of them."""
     indexes: dict[str, SearchedIndex]
     """{index: its facts}, for all indexes that variants search."""
     index: str

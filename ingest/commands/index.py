@@ -193,7 +193,7 @@ def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
 def finish(connection: ConnectionSettings, name: str) -> None:
     """Finish an interrupted index as it is; it is then searched and refreshed like any other.
 
-    A build of an alias does not serve by this: no ingest continues it any more, and `osn index serve` moves the alias to it.
+    A build of an alias does not serve yet: no ingest continues it any more, and `osn index serve` moves the alias to it.
     """
     from ingest.versions.unfinished import finish as take
     from opensearch_neural.index.record import existing_record

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @translate_errors()
 def finish(client: OpenSearch, name: str) -> str:
-    """Finish an interrupted index as it is; returns its own name. A build does not serve by this: it waits for
+    """Finish an interrupted index as it is; returns its own name. A build does not serve yet: it waits for
     `osn index serve`, and no ingest continues it.
 
     Raises InputError if it is complete already or its IDF table is not counted, ClusterError if it is being written.

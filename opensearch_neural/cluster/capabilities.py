@@ -55,9 +55,9 @@ class NodeResources:
     heap_max: int
     """The most bytes that the Java heap may have."""
     disk_available: int
-    """Bytes that OpenSearch may still write."""
+    """Free bytes of the disks that hold its data."""
     disk_total: int
-    """Bytes of the disks that hold its data."""
+    """All bytes of these disks."""
 
 
 @dataclass

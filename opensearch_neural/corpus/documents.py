@@ -67,7 +67,7 @@ class Document:
         """The title or the text as the index stores it: a list if the record has one. part: "title" or "text" """
         string: str = getattr(self, part)
         strings = self.lists.get(part)
-        # A list whose string was changed since is none of this document any more.
+        # A list whose string was changed since no longer belongs to this document.
         return string if strings is None or text_of(strings, BETWEEN[part]) != string else strings
 
 

@@ -38,7 +38,7 @@ class Option:
     is_flag: bool = False
     """Whether the option takes no value; then `parse` is not called, and the setting is True."""
     loads: bool = False
-    """Whether a value may load another file or model: then a browser (`osn ui`) and load tests cannot choose it."""
+    """Whether a value may load a file or a model: then a browser (`osn ui`) and load tests cannot choose it."""
 
 
 def whole_number(text: str) -> int:

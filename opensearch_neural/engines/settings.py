@@ -135,7 +135,7 @@ class Setting:
                 setting = cls.resolve(opened, chosen)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ModelError(
-                    f"the index {opened.index!r} stores a setting of {cls.engine} that cannot be read: {error}",
+                    f"the index {opened.index!r} stores a setting of the engine {cls.engine!r} that cannot be read: {error}",
                     f"`osn tune --engine {cls.engine}` stores a new one",
                 ) from None
             opened.resolved[key] = replace(setting, **chosen)

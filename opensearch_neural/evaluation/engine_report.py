@@ -20,8 +20,8 @@ def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
     """Write ENGINE.top10.trec, ENGINE.top1000.trec if there are deeper measures, and per-query.tsv.
 
     A slash in an engine's name (the path of a run file) becomes _ in the file's name.
-    A run that the format cannot represent (an empty id) is left out with a warning; its measures are still written. That
-    ids are percent-encoded is told once.
+    A run that the format cannot represent (an empty id) is left out with a warning; its measures are still written. A
+    note, printed once, says that ids are percent-encoded.
     """
     lines, written, encoded = ["query\tengine\tmeasure\tvalue\n"], 0, False
     for result in results:

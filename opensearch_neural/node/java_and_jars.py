@@ -43,7 +43,7 @@ class Profile:
     """One OpenSearch version with the plugins that are published for it."""
 
     name: str
-    """The option of `osn node start --profile`."""
+    """The value of `osn node start --profile`."""
     version: str
     """The OpenSearch version."""
     java: int

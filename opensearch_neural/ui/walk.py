@@ -26,7 +26,7 @@ class Sorting:
     """Searches all queries with all columns in a thread. Partial results can be read meanwhile."""
 
     searcher: Searcher
-    """Searches the page's indexes; one search at a time."""
+    """Searches the page's indexes; bodies are made one at a time."""
     queries: Mapping[str, str]
     """{query id: text}"""
     state: State
@@ -59,7 +59,8 @@ class Sorting:
 
     def pause(self) -> None:
         """Stop after the current chunk of queries. Results are kept."""
-        self.paused = True
+        with self._lock:
+            self.paused = True
 
     def run(self) -> None:
         try:

@@ -567,7 +567,7 @@ def test_a_cascade_is_tuned_with_the_default_window_of_its_index_among_the_windo
 def test_a_stored_window_that_cannot_be_read_is_named(both: Both) -> None:
     for stored in ({"window": "wide"}, {"window": 0}, [3]):
         meta = both.pruned.meta.with_extra(**{PrunedSparseSetting.key: stored})
-        with pytest.raises(ModelError, match="stores a setting of sparse that cannot be read"):
+        with pytest.raises(ModelError, match="stores a setting of the engine 'sparse' that cannot be read"):
             replace(both.pruned, meta=meta).body("sparse", "rain")
 
 

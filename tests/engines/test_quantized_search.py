@@ -528,7 +528,7 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     by_default = CascadeSetting.of(opened_with({}, window=9))
     assert (by_default.first, by_default.weight, by_default.window) == ("bm25-sparse", CascadeSetting.weight, 9)
     for broken in ({**tuned.record, "first": "dense"}, {**tuned.record, "first": None}, {"rare": "some", "window": 3}):
-        with pytest.raises(ModelError, match="stores a setting of cascade that cannot be read"):
+        with pytest.raises(ModelError, match="stores a setting of the engine 'cascade' that cannot be read"):
             cascade(broken)
     # Of what goes first, the settings of high-idf-first count for nothing here.
     assert CascadeSetting.of(opened_with({HighIdfFirstSetting.key: {"rare": "most"}})) == CascadeSetting(window=100)

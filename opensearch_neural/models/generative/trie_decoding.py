@@ -107,6 +107,7 @@ def extend(beams: Beams, logs: Tensor, trie: Trie, results: list[dict[int, float
             slots = row, slice(len(order))
             extended.nodes[slots], extended.scores[slots] = next_nodes[order], next_scores[order]
             extended.tokens[slots], extended.parents[slots] = next_tokens[order], beam_of[order]
+    extended.nodes[np.isinf(extended.scores)] = OUTSIDE
     return extended
 
 

@@ -61,7 +61,7 @@ class LexicalEncoder:
     name: str = KIND
     """Its name in the index's record."""
     path: Path = field(default_factory=Path)
-    """The folder that it was loaded from."""
+    """The folder that it was loaded from; `.` if it was made from a corpus."""
     data_hash: str | None = None
     """Hash of the texts that were counted; None if not known."""
 

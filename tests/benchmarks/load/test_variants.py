@@ -217,10 +217,10 @@ def test_a_worker_lets_bm25_search_rare_words_first_without_asking_the_cluster(c
 @pytest.mark.usefixtures("added")
 def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> None:
     variant = parse_variant("bm25-title+weight=0.5+title-boost=3")
-    assert variant.settings == (("weight", 0.5), ("title_boost", 3.0))
+    assert variant.settings == (("title_boost", 3.0), ("weight", 0.5))
     assert parse_variant(f"mine={spec_of(variant)}") == replace(variant, name="mine")
     assert variant.exact == Variant(
-        "exact bm25-title", "bm25-title", whole=True, settings=(("weight", 0.5), ("title_boost", 3.0))
+        "exact bm25-title", "bm25-title", whole=True, settings=(("title_boost", 3.0), ("weight", 0.5))
     )
     with pytest.raises(InputError, match=r"'title-boost=0' in .*: 0 is not above 0"):
         parse_variant("bm25-title+title-boost=0")
