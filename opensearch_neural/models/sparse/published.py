@@ -67,7 +67,7 @@ PUBLISHED = (
         _OPENSEARCH,
         "nDCG@10 0.546, mean of 13 BEIR sets",
         remote_code=True,
-        # From the config.json of gte-base-en-v1.5, which has the same code. These sizes give the 550 MB of this model's weights.
+        # From the config.json of gte-base-en-v1.5, which has the same code. These sizes give the 550 MB of its weights.
         size=NetworkSize(12, 768, 3072, 30_528, gated=True),
     ),
     PublishedModel(
@@ -83,7 +83,7 @@ PUBLISHED = (
         f"{_HUB}{_ENCODING}-multilingual-v1",
         "nDCG@10 0.629, mean of MIRACL without Thai",
         language="15 languages",
-        # From a copy of its config.json on the hub, which names it and is as long. These sizes give the 670 MB of its weights.
+        # From a copy of its config.json on the hub. These sizes give the 670 MB of its weights.
         size=NetworkSize(12, 768, 3072, 105_879),
     ),
     PublishedModel(
