@@ -31,7 +31,7 @@ def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> b
     is not a finite number.
     """
     lines = []
-    encoded = any(any(map(str.isspace, id)) for query, hits in run.items() for id in (query, *hits))
+    encoded = any(_WHITE_SPACE.search(id) for query, hits in run.items() for id in (query, *hits))
     written = _percent_encoded if encoded else str
     _require_some(tag, "the run's tag")
     label = _WHITE_SPACE.sub(_percent, tag) + (ENCODED if encoded else "")

@@ -79,6 +79,6 @@ def rare_words(text: str, heaviest: Callable[[str], float], rare: Rare = Rare())
     heaviest: the query encoder's `heaviest`, from a word to its weight
     """
     words = text.split()
-    weights = {word: heaviest(word) for word in words}
+    weights = {word: heaviest(word) for word in dict.fromkeys(words)}
     chosen = rare_tokens(weights, rare)
     return " ".join(word for word in words if word in chosen), " ".join(word for word in words if word not in chosen)

@@ -239,7 +239,8 @@ def _score_pairs(predict: ScoresOfPairs, name: str, data: TrainingData, pairs: R
 @click.option(
     "--negatives",
     type=click.Path(path_type=Path),
-    help="Hard negatives by `osn data mine`: a cross-encoder scores them, others encode no more documents than these.",
+    help="Hard negatives by `osn data mine`. A cross-encoder scores them; others leave out documents that are no query's "
+    "positive or negative.",
 )
 @click.option(
     "--all-documents",
@@ -270,5 +271,13 @@ def teach_command(
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
     """
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
-    teach(model, training, teaching, output=output, candidates=None if all_documents else candidate_rows(training))
+    rows = None if all_documents else candidate_rows(training)
+    without = int((np.diff(training.negatives.offsets) == 0).sum())
+    if not all_documents and 0 < without < len(training):
+        logger.warning(
+            "%d of %d queries have no hard negative, so dense and sparse teachers encode all documents",
+            without,
+            len(training),
+        )
+    teach(model, training, teaching, output=output, candidates=rows)
     click.echo(output)

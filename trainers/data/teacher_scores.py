@@ -103,7 +103,7 @@ def _encoded(folder: Path, data: TrainingData, hash: str) -> tuple[Rows, TextSto
     try:
         rows = np.load(file, allow_pickle=False)
         documents = data.documents.at(rows.tolist())
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, EOFError, TypeError, ValueError, IndexError) as error:
         raise ModelError(f"{file} cannot be read: {error}", "make the cache again") from None
     if documents.hash != hash:
         raise ModelError(f"{file} names other documents than {folder / 'teacher.json'}", "make the cache again")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 512
 WORDS_KEPT = 50_000
-"""Words that an encoder remembers, some 10 MB; at more, it forgets them all."""
+"""Words whose tokens, and whose weights, an encoder remembers, some 10 MB each; at more, it forgets them all."""
 LONGEST_WORD_KEPT = 64
 """Longer words, in characters, are not remembered."""
 QUERY_FILES = (
