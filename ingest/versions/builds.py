@@ -248,7 +248,7 @@ def _of_template(client: OpenSearch, index: str, previous: str | None) -> list[d
     build = existing_record(client, index).extra.get(BUILD, {})
     of_template = build.get(targets.TEMPLATE_ALIASES, {})
     here = client.indices.get_alias(index=index)[index]["aliases"]
-    own = {} if build.get("swapped") else {other: says for other, says in of_template.items() if other not in here}
+    own = {} if build.get("swapped") else of_template
     held: dict[str, Any] = {}
     if previous is not None and previous != index:
         before = record_if_ours(client, previous)
@@ -256,7 +256,7 @@ def _of_template(client: OpenSearch, index: str, previous: str | None) -> list[d
         held = client.indices.get_alias(index=previous)[previous]["aliases"]
         held = {other: says for other, says in held.items() if other in of_both}
     served = {other for other in own.keys() | held.keys() if _has_builds(client, other)}
-    if refused := sorted(served & own.keys()):
+    if refused := sorted(served & own.keys() - here.keys()):
         log.warning(
             "an index template gave %s the aliases %s: it does not get them, since they have builds of their own",
             index,

@@ -327,8 +327,6 @@ def _create(
     """
     from opensearchpy.exceptions import RequestError, TransportError
 
-    aliases: dict[str, Any] = {}  # in place of those of an index template
-
     limit = {} if settings.field_limit is None else {FIELD_LIMIT: settings.field_limit}
 
     def create(replicas: int | None, loading_replicas: int | None) -> None:
@@ -343,6 +341,7 @@ def _create(
             search_analyzer=settings.search_analyzer,
             settings=limit,
         )
+        aliases: dict[str, Any] = {}  # in place of those of an index template
         while True:
             try:
                 # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.
