@@ -242,20 +242,39 @@ def _of_template(client: OpenSearch, index: str, previous: str | None) -> list[d
     """The actions for other aliases that an index template gave the build, or the build before.
 
     One that names the build before moves with the swap, as it is there. Of the others a build gets its own at its first
-    swap; later a person may have removed them.
+    swap; later a person may have removed them. An alias that names the build already stays as it is: a person put it there.
+    An alias that has builds of its own is left alone, whatever a template says: it serves one of these.
     """
     build = existing_record(client, index).extra.get(BUILD, {})
-    own = build.get(targets.TEMPLATE_ALIASES, {})
-    moved: dict[str, Any] = {}
+    of_template = build.get(targets.TEMPLATE_ALIASES, {})
+    here = client.indices.get_alias(index=index)[index]["aliases"]
+    own = {} if build.get("swapped") else of_template
+    held: dict[str, Any] = {}
     if previous is not None and previous != index:
         before = record_if_ours(client, previous)
-        of_both = own.keys() | (before.extra.get(BUILD, {}).get(targets.TEMPLATE_ALIASES, {}) if before else {}).keys()
+        of_both = of_template | (before.extra.get(BUILD, {}).get(targets.TEMPLATE_ALIASES, {}) if before else {})
         held = client.indices.get_alias(index=previous)[previous]["aliases"]
-        moved = {other: says for other, says in held.items() if other in of_both}
-    added = moved if build.get("swapped") else {**own, **moved}
+        held = {other: says for other, says in held.items() if other in of_both}
+    served = {other for other in own.keys() | held.keys() if _has_builds(client, other)}
+    if refused := sorted(served & own.keys() - here.keys()):
+        log.warning(
+            "an index template gave %s the aliases %s: it does not get them, since they have builds of their own",
+            index,
+            ", ".join(refused),
+        )
+    moved = {other: says for other, says in held.items() if other not in served}
+    added = {other: says for other, says in {**own, **moved}.items() if other not in served and other not in here}
     return [{"remove": {"index": previous, "alias": other, "must_exist": False}} for other in moved] + [
         {"add": {"index": index, "alias": other, **says}} for other, says in added.items()
     ]
+
+
+def _has_builds(client: OpenSearch, alias: str) -> bool:
+    """Whether there are builds of an alias, also closed ones or such that never served. False if the user may not ask."""
+    which = {"allow_no_indices": "true", "expand_wildcards": "open,closed"}
+    found = allowed(lambda: client.indices.get_mapping(index=f"{alias}-*", params=which)) or {}
+    records = (record_in(held["mappings"], name) for name, held in found.items())
+    return any(meta is not None and meta.extra.get(BUILD, {}).get("alias") == alias for meta in records)
 
 
 def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.settings import NewIndex
 from opensearch_neural import __version__
-from opensearch_neural.cluster.errors import reason_of
+from opensearch_neural.cluster.errors import allowed, reason_of
 from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import all_shards_answer, index_health
@@ -157,8 +158,10 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
         aliases = {alias: says for alias, says in aliases.items() if alias == build["alias"]}
     if not aliases:
         return wrote
-    others = {alias: says for alias, says in aliases.items() if alias != build["alias"]}
-    told = {ALIAS_SAYS: aliases.get(build["alias"]), TEMPLATE_ALIASES: others}
+    # With the flag, the template could not give the alias to the next build: an alias has one write index.
+    plain = {alias: _without_write_flag(says) for alias, says in aliases.items()}
+    others = {alias: says for alias, says in plain.items() if alias != build["alias"]}
+    told = {ALIAS_SAYS: plain.get(build["alias"]), TEMPLATE_ALIASES: others}
     if noted := {key: says for key, says in told.items() if says}:
         wrote = wrote.with_extra(build={**build, **noted})
         write_record(client, index, wrote)
@@ -172,6 +175,11 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
     else:
         log.warning("the alias %s named %s: removed until the swap, since it is not complete", build["alias"], index)
     return wrote
+
+
+def _without_write_flag(says: Mapping[str, Any]) -> dict[str, Any]:
+    """What an alias says besides its index, without `"is_write_index": true`. An alias of one index needs no such flag."""
+    return {key: value for key, value in says.items() if (key, value) != ("is_write_index", True)}
 
 
 def _without_refused_scripts(client: OpenSearch, index: str, wrote: IndexMeta, name: str, shards: int) -> IndexMeta:
@@ -315,8 +323,9 @@ def _create(
     """Create the index. On a cluster that balances its zones, it gets a balanced number of replicas from the beginning.
 
     It is no error if the index exists by now: the answer to its creation may have been lost, and the request sent again.
+    A build is also created if an index template would make it another write index of an alias: the alias keeps its own.
     """
-    from opensearchpy.exceptions import RequestError
+    from opensearchpy.exceptions import RequestError, TransportError
 
     limit = {} if settings.field_limit is None else {FIELD_LIMIT: settings.field_limit}
 
@@ -332,8 +341,18 @@ def _create(
             search_analyzer=settings.search_analyzer,
             settings=limit,
         )
-        # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.
-        client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
+        aliases: dict[str, Any] = {}  # in place of those of an index template
+        while True:
+            try:
+                # Do not wait for its shards here; `wait_for_primaries` does, and reports why they are missing.
+                client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
+                return
+            except TransportError as error:
+                alias = re.match(r"alias \[(.+)\] has more than one write index", reason_of(error)[1])
+                if alias is None or alias[1] in aliases or "build" not in meta.extra:
+                    raise
+                aliases[alias[1]] = _at_write_index(client, alias[1])
+                body["aliases"] = aliases
 
     replicas = settings.replicas  # None: those of an index template, which are read and turned off when it is there
     try:
@@ -347,6 +366,13 @@ def _create(
         balanced = balanced_replicas(1 if replicas is None else replicas, zones)
         log.warning("this cluster balances %d zones: %s gets %d replicas, from the beginning", zones, index, balanced)
         create(balanced, balanced)
+
+
+def _at_write_index(client: OpenSearch, alias: str) -> dict[str, Any]:
+    """What an alias says of its write index besides the flag; nothing if it has none."""
+    named = allowed(lambda: client.indices.get_alias(name=alias)) or {}
+    told = [each["aliases"][alias] for each in named.values() if each["aliases"][alias].get("is_write_index")]
+    return _without_write_flag(told[0]) if told else {}
 
 
 def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:

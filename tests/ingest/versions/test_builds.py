@@ -387,6 +387,89 @@ def test_other_aliases_of_an_index_template_go_with_a_swap_and_back_with_a_rollb
     assert named() == {first: {index_name, two}}, "also to a build that no template gave an alias"
 
 
+def test_no_swap_moves_an_alias_that_has_builds_of_its_own(
+    client: Any, index_name: str, tmp_path: Path, template: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The builds of docs-en match the template of docs, too: docs named an index of each, and had no next build."""
+    path, english = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-en"
+    template(aliases={index_name: {}})
+
+    def built(alias: str, **settings: Any) -> str:
+        return str(run_job(client, replace(build(path, alias, sparse="none"), **settings), show_progress=False).index)
+
+    first_english = built(english)
+    assert versions.indexes_of(client, index_name) == [first_english], "so far it has no builds"
+    first = built(index_name)
+    assert versions.indexes_of(client, index_name) == [first]
+    client.indices.delete_alias(index=first, name=index_name)
+    client.indices.put_alias(index=first_english, name=index_name)
+    second_english = built(english)
+    assert versions.indexes_of(client, english) == [second_english]
+    assert versions.indexes_of(client, index_name) == [first_english], "neither added nor taken away"
+    assert f"gave {second_english} the aliases {index_name}: it does not get them" in caplog.text
+    client.indices.delete_alias(index=first_english, name=index_name)
+    client.indices.put_alias(index=first, name=index_name)
+    client.indices.close(index=first)
+    caplog.clear()
+    built(english)
+    assert versions.indexes_of(client, index_name) == [first], "also of closed builds"
+    client.indices.open(index=first)
+    second = built(index_name)
+    assert versions.rollback(client, index_name) == (first, second)
+    assert versions.versions(client, english)[0].serving
+
+
+def test_a_write_index_of_an_index_template_has_a_next_build(
+    client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
+) -> None:
+    """The first build kept the flag, and OpenSearch refused to create the second: an alias has one write index."""
+    path, one, of_person = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-one", f"{index_name}-person"
+    template(aliases={alias: {"is_write_index": True} for alias in (index_name, one, of_person)})
+
+    def built(alias: str = index_name, **settings: Any) -> str:
+        return str(run_job(client, replace(build(path, alias, sparse="none"), **settings), show_progress=False).index)
+
+    def told(index: str) -> Any:
+        return client.indices.get_alias(index=index)[index]["aliases"]
+
+    first = built()
+    assert told(first) == {index_name: {}, one: {}, of_person: {}}
+    client.index(index=one, id="new", body={"text": "rain"}, refresh=True)
+    assert client.count(index=first)["count"] == 11, "an alias of one index is written to without the flag"
+    says = {"is_write_index": True, "filter": {"range": {"year": {"gte": 1905}}}}
+    for alias in (index_name, of_person):
+        client.indices.put_alias(index=first, name=alias, body=says)
+    second = built()
+    assert told(second) == {index_name: says, one: {}, of_person: says}, "what a person said goes with the swap"
+    waits = built(swap=False, writing=replace(build(path, "").writing, restart=True))
+    assert told(waits) == {} and told(second)[of_person] == says
+    client.indices.delete_alias(index=second, name=of_person)
+    serve_build(client, index_name, waits, Gate())
+    assert told(waits) == {index_name: says, one: {}, of_person: {"filter": says["filter"]}}
+    plain = f"{index_name}-plain"
+    with pytest.raises(ClusterError, match="more than one write index"):
+        run_job(client, job(path, plain, sparse="none"), show_progress=False)
+
+
+def test_the_first_swap_leaves_an_alias_that_a_person_gave_the_build(
+    client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
+) -> None:
+    """An alias with a filter lost it, since the index template had none."""
+    path, one, two = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-one", f"{index_name}-two"
+    template(aliases={one: {}, two: {}})
+    hides = {"filter": {"range": {"year": {"gte": 1905}}}}
+    waits = replace(build(path, index_name, sparse="none", writing={"restart": True}), swap=False)
+    built = []
+    for alias in (one, two):  # the second time both name the build before
+        built.append(run_job(client, waits, show_progress=False).index)
+        client.indices.put_alias(index=built[-1], name=alias, body=hides)
+        serve_build(client, index_name, built[-1], Gate())
+        others = client.indices.get_alias(index=built[-1])[built[-1]]["aliases"]
+        assert others == {index_name: {}, one: hides, two: hides if alias == two else {}}
+    assert client.indices.get_alias(index=built[0])[built[0]]["aliases"] == {}
+    assert client.count(index=one)["count"] == client.count(index=two)["count"] == 5
+
+
 def test_a_build_that_is_continued_keeps_the_aliases_that_a_person_gave_it(
     client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
