@@ -52,9 +52,15 @@ PARTS = ("url", "title", "text")
 IGNORE = "ignore_malformed"
 """Whether a field leaves out values of another type, in place of refusing their documents."""
 
+IGNORING = frozenset(
+    {kind for kind, mapping in PLAIN_MAPPINGS.items() if mapping["type"] in ("double", "date")}
+    | {"unsigned_long", "date_nanos", "ip", "geo_point", "geo_shape"}
+)
+"""Types of subfields that leave out such values if the setting of their index says so."""
+
 ANALYZERS = ("analyzer", "search_analyzer", "search_quote_analyzer")
 ANALYZED = frozenset({"text", "match_only_text", "search_as_you_type"})
-"""Types with the default analyzer of their index, if they name none."""
+"""Types with the default analyzers of their index, for documents and for queries, if they name none."""
 
 NAMED = 12
 """Most fields that a warning names."""
@@ -145,8 +151,9 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
             kept[there] = _both(kept[there], here) if there in kept else here
             alike = subfields.setdefault(there, {})
             for sub, how in mapping.get("fields", {}).items():
-                fits = not _own_analysis(how, of_index) and alike.get(sub, how) == how
-                alike[sub] = how if fits else None
+                if malformed and how.get("type") in IGNORING:
+                    how = {IGNORE: True, **how}
+                alike[sub] = None if _own_analysis(how, of_index) else _both(alike.get(sub, how), how)
     return {
         field: made
         for field, mapping in kept.items()
@@ -170,7 +177,9 @@ def _own_analysis(mapping: Mapping[str, Any], settings: Mapping[str, str] | None
     defined = {"normalizer": "analysis.normalizer", "similarity": "similarity"}
     begins = [f"index.{defined.get(name, 'analysis.analyzer')}.{of}." for name, of in named.items()]
     if mapping.get("type") in ANALYZED and "analyzer" not in named:
-        begins += ["index.analysis.analyzer.default.", "index.analysis.analyzer.default_search."]
+        begins.append("index.analysis.analyzer.default.")
+    if mapping.get("type") in ANALYZED and "search_analyzer" not in named:  # whatever the analyzer of the documents is
+        begins.append("index.analysis.analyzer.default_search.")
     return any(setting.startswith(tuple(begins)) for setting in settings)
 
 
@@ -179,7 +188,8 @@ def _both(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str,
     if one is None or other is None:
         return None
     kinds = [{name: value for name, value in each.items() if name != IGNORE} for each in (one, other)]
-    return {**one, **other} if kinds[0] == kinds[1] else None
+    ignoring = {IGNORE: True} if one.get(IGNORE) or other.get(IGNORE) else {}
+    return {**one, **other, **ignoring} if kinds[0] == kinds[1] else None
 
 
 def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False) -> dict[str, Any] | None:

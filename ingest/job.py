@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, everything, ignore, spooled
-from ingest.corpus_from_index import is_index, mappings_of, plain_fields, warn_of_queries
+from ingest.corpus_from_index import PARTS, is_index, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
-from ingest.preflight import FIELD_LIMIT, check_fields
+from ingest.preflight import FIELD_LIMIT, check_fields, count_fields
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
@@ -174,7 +174,13 @@ def prepare(
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
-        check_fields(records(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
+        check_fields(
+            records(ignore),
+            mapped=mapped,
+            mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
+            limit=limit,
+            flat_objects=flat_objects,
+        )
     request = ModelRequest(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
     if wrote is None:

@@ -7,7 +7,7 @@ object would treat differently.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -49,19 +49,37 @@ class FieldSurvey:
         return clashes
 
 
-def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limit: int, flat_objects: bool) -> None:
+def count_fields(mappings: Any) -> int:
+    """How many fields of an index these mappings take, {name: mapping}, with subfields and the fields of objects.
+
+    Mappings that are none count as one field, or none: the cluster says what is wrong with them.
+    """
+    if not isinstance(mappings, Mapping):
+        return 0
+    inner = [each for each in mappings.values() if isinstance(each, Mapping)]
+    below = sum(count_fields(each.get("fields")) + count_fields(each.get("properties")) for each in inner)
+    return len(mappings) + below
+
+
+def check_fields(
+    documents: Iterable[Document], *, mapped: Collection[str], mapped_fields: int = 0, limit: int, flat_objects: bool
+) -> None:
     """Check the first records of a corpus, and warn of fields with values that the index will refuse.
 
-    mapped: names of the fields that `--mapping` maps
+    mapped: names of the fields that have a mapping already: from `--mapping`, or from the index that is the corpus
+    mapped_fields: how many fields these mappings take in the index, with their subfields
     limit: how many fields the index may have
     flat_objects: whether objects are mapped as flat objects
     Raises InputError if there are more fields than the index may have.
     """
     survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, flat_objects=flat_objects)
-    if len(survey.kinds) > limit - OWN_FIELDS:
+    if len(survey.kinds) + mapped_fields > limit - OWN_FIELDS:
+        counted = f"the first documents have {len(survey.kinds):,} different fields"
+        if mapped_fields:
+            counted = f"{mapped_fields:,} fields and subfields have a mapping, and {counted} beside them"
         raise InputError(
-            f"the first documents have {len(survey.kinds):,} different fields, but the index may have only "
-            f"{limit - OWN_FIELDS:,} beside its own (index.mapping.total_fields.limit)",
+            f"{counted}, but the index may have only {limit - OWN_FIELDS:,} beside its own "
+            "(index.mapping.total_fields.limit)",
             "leave fields out, write them as one list of {name, value}, or raise --field-limit",
         )
     for name, kinds in survey.clashes().items():

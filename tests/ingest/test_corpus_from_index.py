@@ -507,6 +507,70 @@ def test_title_text_and_plain_fields_keep_their_subfields(
     assert kept["title"] == {"fields": {"raw": raw, "de": german}} and kept["text"] == {"fields": {"keyword": raw}}
 
 
+def test_subfields_leave_out_what_the_setting_of_their_index_says(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    """Before, every document with words in the title was a dead letter."""
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    kinds = ("long", "unsigned_long", "scaled_float", "date", "date_nanos", "ip", "geo_point", "geo_shape")
+    fields = {kind: {"type": kind} | ({"scaling_factor": 10} if kind == "scaled_float" else {}) for kind in kinds}
+    fields |= {"raw": {"type": "keyword"}}
+    body = {"mappings": {"properties": {"title": {"type": "text", "fields": fields}}}}
+    settings = {"index.mapping.ignore_malformed": True, "number_of_replicas": 0}
+    client.indices.create(index=theirs, body={**body, "settings": settings})
+    client.index(index=theirs, id="1", body={"title": "Tasse mit Henkel"}, refresh=True)
+    made = Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0))
+    report = run_job(client, replace(made, dead_letters=tmp_path / "dead"), show_progress=False)
+    assert (report.documents, report.letters) == (1, 0)
+    # Of two indexes, one may leave out and the other refuse: the new one takes the documents of both.
+    fields["date"] = {"type": "date", "ignore_malformed": False}
+    client.indices.create(
+        index=f"{theirs}-0", body={"mappings": {"properties": {"title": {"fields": fields, "type": "text"}}}}
+    )
+    corpus = f"opensearch:{theirs}*"
+    kept = plain_fields(client, corpus, mappings_of(client, corpus), FieldNames())["title"]["fields"]
+    assert {name for name, how in kept.items() if how.get("ignore_malformed")} == {*kinds}
+    assert kept["raw"] == {"type": "keyword"}
+
+
+def test_subfields_count_among_the_fields_that_an_index_may_have(client: OpenSearch, index_name: str) -> None:
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    properties = {f"f{n}": {"type": "keyword", "fields": {"raw": {"type": "keyword"}}} for n in range(600)}
+    properties["title"] = {"type": "text"}
+    settings = {"index.mapping.total_fields.limit": 2000, "number_of_replicas": 0}
+    client.indices.create(index=theirs, body={"mappings": {"properties": properties}, "settings": settings})
+    client.index(index=theirs, id="1", body={"title": "rain", "f0": "a"}, refresh=True)
+    made = Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0))
+    with pytest.raises(InputError, match=r"1,200 fields and subfields have a mapping, and .* only 980 beside") as error:
+        run_job(client, made, show_progress=False)
+    assert error.value.remedy and "--field-limit" in error.value.remedy
+    assert not client.indices.exists(index=new)
+    made = replace(made, new_index=NewIndex(replicas=0, field_limit=1220))
+    assert run_job(client, made, show_progress=False).documents == 1
+
+
+@pytest.mark.parametrize("kind", ["text", "match_only_text", "search_as_you_type"])
+def test_a_subfield_with_the_default_analyzer_of_queries_is_left_out(
+    client: OpenSearch, index_name: str, kind: str
+) -> None:
+    """OpenSearch prefers it to the analyzer of the documents, even to one that the field names."""
+    theirs = f"{index_name}-theirs"
+    named = {"type": kind, "analyzer": "german"}
+    fields = {"plain": {"type": kind}, "named": named, "both": {**named, "search_analyzer": "german"}}
+    settings = {"analysis": {"analyzer": {"default_search": {"tokenizer": "keyword"}}}, "number_of_replicas": 0}
+    body = {"mappings": {"properties": {"title": {"type": "text", "fields": fields}}}, "settings": settings}
+    client.indices.create(index=theirs, body=body)
+    client.index(index=theirs, id="1", body={"title": "Haus Baum"}, refresh=True)
+    found = {}
+    for field in fields:
+        query = {"match": {f"title.{field}": "baum haus"}}
+        found[field] = client.search(index=theirs, body={"query": query})["hits"]["total"]["value"]
+    assert found == {"plain": 0, "named": 0, "both": 1}
+    corpus = f"opensearch:{theirs}"
+    kept = plain_fields(client, corpus, mappings_of(client, corpus), FieldNames())
+    assert kept["title"]["fields"].keys() == {"both"}
+
+
 def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias_stands_for_it(
     client: OpenSearch, theirs: str, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
