@@ -32,7 +32,6 @@ from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.lexical import build_lexical
 from trainers.common.config import fingerprint
-from trainers.data.candidates import candidate_rows
 from trainers.data.embedding_cache import CHUNK, FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
@@ -270,6 +269,8 @@ def teach_command(
     osn data teach lexical squad-mix --output teachers/lexical
     osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
     """
+    from trainers.data.candidates import candidate_rows  # torch is slow to import, and help does not need it
+
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
     rows = None if all_documents else candidate_rows(training)
     without = int((np.diff(training.negatives.offsets) == 0).sum())
