@@ -151,7 +151,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
             kept[there] = _both(kept[there], here) if there in kept else here
             alike = subfields.setdefault(there, {})
             for sub, how in mapping.get("fields", {}).items():
-                if malformed and how.get("type") in IGNORING:
+                if how.get("type") in IGNORING:  # better without a value in a subfield than without the document
                     how = {IGNORE: True, **how}
                 alike[sub] = None if _own_analysis(how, of_index) else _both(alike.get(sub, how), how)
     return {

@@ -179,6 +179,7 @@ def prepare(
             mapped=mapped,
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,
+            limit_known=job.new_index.field_limit is not None,
             flat_objects=flat_objects,
         )
     request = ModelRequest(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)

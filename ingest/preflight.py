@@ -62,7 +62,13 @@ def count_fields(mappings: Any) -> int:
 
 
 def check_fields(
-    documents: Iterable[Document], *, mapped: Collection[str], mapped_fields: int = 0, limit: int, flat_objects: bool
+    documents: Iterable[Document],
+    *,
+    mapped: Collection[str],
+    mapped_fields: int = 0,
+    limit: int,
+    limit_known: bool = True,
+    flat_objects: bool,
 ) -> None:
     """Check the first records of a corpus, and warn of fields with values that the index will refuse.
 
@@ -70,18 +76,21 @@ def check_fields(
     mapped_fields: how many fields these mappings take in the index, with their subfields
     limit: how many fields the index may have
     flat_objects: whether objects are mapped as flat objects
-    Raises InputError if there are more fields than the index may have.
+    limit_known: whether the limit is surely that of the index, and no index template has another
+    Raises InputError if there are more fields than the index may have. If only the mapped fields are too many, and the limit
+    is not known, it warns: the cluster refuses such an index before anything is written.
     """
     survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, flat_objects=flat_objects)
-    if len(survey.kinds) + mapped_fields > limit - OWN_FIELDS:
+    room = limit - OWN_FIELDS
+    if len(survey.kinds) + mapped_fields > room:
         counted = f"the first documents have {len(survey.kinds):,} different fields"
         if mapped_fields:
             counted = f"{mapped_fields:,} fields and subfields have a mapping, and {counted} beside them"
-        raise InputError(
-            f"{counted}, but the index may have only {limit - OWN_FIELDS:,} beside its own "
-            "(index.mapping.total_fields.limit)",
-            "leave fields out, write them as one list of {name, value}, or raise --field-limit",
-        )
+        limited = f"the index may have only {room:,} beside its own (index.mapping.total_fields.limit)"
+        remedy = "leave fields out, write them as one list of {name, value}, or raise --field-limit"
+        if len(survey.kinds) > room or limit_known:
+            raise InputError(f"{counted}, but {limited}", remedy)
+        log.warning("%s, but %s, unless an index template allows more: %s", counted, limited, remedy)
     for name, kinds in survey.clashes().items():
         log.warning(
             "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, kinds

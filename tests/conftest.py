@@ -79,7 +79,11 @@ def pytest_collection(session: pytest.Session) -> None:
         files = [
             each
             for each in sorted(TESTS.rglob("test_*.py"))
-            if not ignored(collection_path=each, config=session.config)
+            if not any(
+                ignored(collection_path=at, config=session.config)
+                for at in (each, *each.parents)
+                if TESTS in at.parents
+            )
         ]
         first = len(files) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         session.config.args = list(map(str, files[first:] + files[:first]))

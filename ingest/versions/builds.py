@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -227,7 +227,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
             )
         kept = named[previous]["aliases"][alias]
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
-    actions += _of_template(client, index, previous)
+    actions += _of_template(client, alias, index, previous)
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
     try:
@@ -238,23 +238,24 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
         log.info("the answer to the swap was lost, and %s names %s", alias, index)
 
 
-def _of_template(client: OpenSearch, index: str, previous: str | None) -> list[dict[str, Any]]:
-    """The actions for other aliases that an index template gave the build, or the build before.
+def _of_template(client: OpenSearch, alias: str, index: str, previous: str | None) -> list[dict[str, Any]]:
+    """The actions at a swap of `alias` for other aliases that an index template gave the build, or the build before.
 
     One that names the build before moves with the swap, as it is there. Of the others a build gets its own at its first
     swap; later a person may have removed them. An alias that names the build already stays as it is: a person put it there.
     An alias that has builds of its own is left alone, whatever a template says: it serves one of these.
     """
     build = existing_record(client, index).extra.get(BUILD, {})
-    of_template = build.get(targets.TEMPLATE_ALIASES, {})
-    here = client.indices.get_alias(index=index)[index]["aliases"]
+    of_template = {other: says for other, says in build.get(targets.TEMPLATE_ALIASES, {}).items() if other != alias}
+    (named,) = client.indices.get_alias(index=index).values()  # `index` may be an alias
+    here = named["aliases"]
     own = {} if build.get("swapped") else of_template
     held: dict[str, Any] = {}
     if previous is not None and previous != index:
         before = record_if_ours(client, previous)
         of_both = of_template | (before.extra.get(BUILD, {}).get(targets.TEMPLATE_ALIASES, {}) if before else {})
         held = client.indices.get_alias(index=previous)[previous]["aliases"]
-        held = {other: says for other, says in held.items() if other in of_both}
+        held = {other: says for other, says in held.items() if other in of_both and other != alias}
     served = {other for other in own.keys() | held.keys() if _has_builds(client, other)}
     if refused := sorted(served & own.keys() - here.keys()):
         log.warning(
@@ -263,10 +264,24 @@ def _of_template(client: OpenSearch, index: str, previous: str | None) -> list[d
             ", ".join(refused),
         )
     moved = {other: says for other, says in held.items() if other not in served}
-    added = {other: says for other, says in {**own, **moved}.items() if other not in served and other not in here}
+    own = {
+        other: _as_written(client, other, says, {index, previous}) for other, says in own.items() if other not in served
+    }
+    added = {other: says for other, says in {**own, **moved}.items() if other not in here}
     return [{"remove": {"index": previous, "alias": other, "must_exist": False}} for other in moved] + [
         {"add": {"index": index, "alias": other, **says}} for other, says in added.items()
     ]
+
+
+def _as_written(
+    client: OpenSearch, alias: str, says: Mapping[str, Any], ours: Collection[str | None]
+) -> Mapping[str, Any]:
+    """What a template says of an alias, without the write flag unless another index, which has none, holds the alias, too:
+    without a flag nobody could write by an alias of two indexes then."""
+    named = allowed(lambda: client.indices.get_alias(name=alias)) or {}
+    others = [each["aliases"][alias] for name, each in named.items() if name not in ours]
+    flagged = any(each.get("is_write_index") for each in others)
+    return says if others and not flagged else targets.without_write_flag(says)
 
 
 def _has_builds(client: OpenSearch, alias: str) -> bool:

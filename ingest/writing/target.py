@@ -159,9 +159,8 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
     if not aliases:
         return wrote
     # With the flag, the template could not give the alias to the next build: an alias has one write index.
-    plain = {alias: _without_write_flag(says) for alias, says in aliases.items()}
-    others = {alias: says for alias, says in plain.items() if alias != build["alias"]}
-    told = {ALIAS_SAYS: plain.get(build["alias"]), TEMPLATE_ALIASES: others}
+    others = {alias: says for alias, says in aliases.items() if alias != build["alias"]}
+    told = {ALIAS_SAYS: without_write_flag(aliases.get(build["alias"], {})), TEMPLATE_ALIASES: others}
     if noted := {key: says for key, says in told.items() if says}:
         wrote = wrote.with_extra(build={**build, **noted})
         write_record(client, index, wrote)
@@ -177,7 +176,7 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
     return wrote
 
 
-def _without_write_flag(says: Mapping[str, Any]) -> dict[str, Any]:
+def without_write_flag(says: Mapping[str, Any]) -> dict[str, Any]:
     """What an alias says besides its index, without `"is_write_index": true`. An alias of one index needs no such flag."""
     return {key: value for key, value in says.items() if (key, value) != ("is_write_index", True)}
 
@@ -372,7 +371,7 @@ def _at_write_index(client: OpenSearch, alias: str) -> dict[str, Any]:
     """What an alias says of its write index besides the flag; nothing if it has none."""
     named = allowed(lambda: client.indices.get_alias(name=alias)) or {}
     told = [each["aliases"][alias] for each in named.values() if each["aliases"][alias].get("is_write_index")]
-    return _without_write_flag(told[0]) if told else {}
+    return without_write_flag(told[0]) if told else {}
 
 
 def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:

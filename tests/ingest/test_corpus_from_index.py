@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from opensearch_neural import search_request
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import open_engines
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import PassageMeta
 
 if TYPE_CHECKING:
@@ -533,7 +534,9 @@ def test_subfields_leave_out_what_the_setting_of_their_index_says(
     assert kept["raw"] == {"type": "keyword"}
 
 
-def test_subfields_count_among_the_fields_that_an_index_may_have(client: OpenSearch, index_name: str) -> None:
+def test_subfields_count_among_the_fields_that_an_index_may_have(
+    client: OpenSearch, index_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     theirs, new = f"{index_name}-theirs", f"{index_name}-new"
     properties = {f"f{n}": {"type": "keyword", "fields": {"raw": {"type": "keyword"}}} for n in range(600)}
     properties["title"] = {"type": "text"}
@@ -541,6 +544,10 @@ def test_subfields_count_among_the_fields_that_an_index_may_have(client: OpenSea
     client.indices.create(index=theirs, body={"mappings": {"properties": properties}, "settings": settings})
     client.index(index=theirs, id="1", body={"title": "rain", "f0": "a"}, refresh=True)
     made = Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0))
+    with caplog.at_level(logging.WARNING), pytest.raises(ClusterError, match="total fields"):
+        run_job(client, made, show_progress=False)  # an index template might allow more
+    assert "1,200 fields and subfields have a mapping" in caplog.text and "--field-limit" in caplog.text
+    made = replace(made, new_index=NewIndex(replicas=0, field_limit=1000))
     with pytest.raises(InputError, match=r"1,200 fields and subfields have a mapping, and .* only 980 beside") as error:
         run_job(client, made, show_progress=False)
     assert error.value.remedy and "--field-limit" in error.value.remedy

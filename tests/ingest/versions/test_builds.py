@@ -451,6 +451,29 @@ def test_a_write_index_of_an_index_template_has_a_next_build(
         run_job(client, job(path, plain, sparse="none"), show_progress=False)
 
 
+def test_an_alias_that_another_index_holds_can_still_be_written_to(
+    client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
+) -> None:
+    path, logs, foreign = corpus(tmp_path / "d.jsonl", 10), f"{index_name[::-1]}-logs", f"{index_name[::-1]}-foreign"
+    client.indices.create(index=foreign, body={"aliases": {logs: {}}, "settings": {"number_of_replicas": 0}})
+    try:
+        template(aliases={logs: {"is_write_index": True}})
+        build_ = str(run_job(client, build(path, index_name, sparse="none"), show_progress=False).index)
+        assert client.indices.get_alias(index=build_)[build_]["aliases"][logs] == {"is_write_index": True}
+        assert client.index(index=logs, body={"text": "rain"})["_index"] == build_
+    finally:
+        client.indices.delete(index=foreign)
+
+
+def test_a_rollback_to_an_alias_is_refused_with_a_message(client: Any, index_name: str, tmp_path: Path) -> None:
+    path, old = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-old"
+    first = str(run_job(client, build(path, index_name, sparse="none"), show_progress=False).index)
+    run_job(client, build(path, index_name, sparse="none"), show_progress=False)
+    client.indices.put_alias(index=first, name=old)
+    with pytest.raises(ClusterError, match="matches an alias"):
+        versions.rollback(client, index_name, to=old)
+
+
 def test_the_first_swap_leaves_an_alias_that_a_person_gave_the_build(
     client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
 ) -> None:
