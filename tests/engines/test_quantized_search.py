@@ -625,7 +625,7 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
 @pytest.mark.cluster
 def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Written, cluster_url: str) -> None:
     specs = (
-        "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+rare=count:2+dense-window=7+first=high-idf-first+weight=0.1"
+        "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+dense-window=7+first=high-idf-first+rare=count:2+weight=0.1"
     )
     specs += ",cascade+dense-window=7"
     target = LoadTarget(ConnectionSettings(urls=(cluster_url,)))
