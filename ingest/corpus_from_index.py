@@ -56,7 +56,7 @@ IGNORING = frozenset(
     {kind for kind, mapping in PLAIN_MAPPINGS.items() if mapping["type"] in ("double", "date")}
     | {"unsigned_long", "date_nanos", "ip", "geo_point", "geo_shape"}
 )
-"""Types of subfields that leave out such values if the setting of their index says so."""
+"""Types of subfields that leave out such values, unless their mapping says otherwise."""
 
 ANALYZERS = ("analyzer", "search_analyzer", "search_quote_analyzer")
 ANALYZED = frozenset({"text", "match_only_text", "search_as_you_type"})

@@ -272,13 +272,15 @@ def teach_command(
     from trainers.data.candidates import candidate_rows  # torch is slow to import, and help does not need it
 
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
-    rows = None if all_documents else candidate_rows(training)
-    without = int((np.diff(training.negatives.offsets) == 0).sum())
-    if not all_documents and 0 < without < len(training):
-        logger.warning(
-            "%d of %d queries have no hard negative, so dense and sparse teachers encode all documents",
-            without,
-            len(training),
-        )
+    rows = None
+    if not all_documents:
+        rows = candidate_rows(training)
+        without = int((np.diff(training.negatives.offsets) == 0).sum())
+        if 0 < without < len(training):
+            logger.warning(
+                "%d of %d queries have no hard negative, so dense and sparse teachers encode all documents",
+                without,
+                len(training),
+            )
     teach(model, training, teaching, output=output, candidates=rows)
     click.echo(output)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenizers import Tokenizer
 
@@ -31,6 +31,8 @@ from opensearch_neural.models.tokenizer import (
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+Value = TypeVar("Value")
 
 MAX_LENGTH = 512
 WORDS_KEPT = 50_000
@@ -192,12 +194,8 @@ class TableEncoder:
         known = self._heaviest_of_word.get(word)
         if known is not None:
             return known
-        heaviest = max([self._weights[id_] for id_ in self._ids(encodable(word))], default=0.0)
-        if len(word) <= LONGEST_WORD_KEPT:
-            if len(self._heaviest_of_word) >= WORDS_KEPT:
-                self._heaviest_of_word.clear()
-            self._heaviest_of_word[word] = heaviest
-        return heaviest
+        weights = [self._weights[id_] for id_ in self._ids(encodable(word))]
+        return _remember(self._heaviest_of_word, word, max(weights, default=0.0))
 
     def tokens_in(self, text: str) -> set[str]:
         """All tokens of a document's text, of any weight; the text is not cut off."""
@@ -215,19 +213,13 @@ class TableEncoder:
         ids: list[int] = []
         for word in text.split(" "):
             known = self._ids_of_word.get(word)
-            ids += self._remembered(word) if known is None else known
+            if known is None:
+                known = _remember(self._ids_of_word, word, self._ids(word))
+            ids += known
         return ids
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
-
-    def _remembered(self, word: str) -> list[int]:
-        ids = self._ids(word)
-        if len(word) <= LONGEST_WORD_KEPT:
-            if len(self._ids_of_word) >= WORDS_KEPT:
-                self._ids_of_word.clear()
-            self._ids_of_word[word] = ids
-        return ids
 
     def _weigh(self, ids: list[int]) -> dict[str, float]:
         weights, tokens = self._weights, self._tokens
@@ -267,6 +259,15 @@ class TableEncoder:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {len(self._tokens)} tokens)"
+
+
+def _remember(memory: dict[str, Value], word: str, value: Value) -> Value:
+    """`value`, which `memory` holds afterwards, unless the word is long; a full memory forgets all words first."""
+    if len(word) <= LONGEST_WORD_KEPT:
+        if len(memory) >= WORDS_KEPT:
+            memory.clear()
+        memory[word] = value
+    return value
 
 
 def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[str, float]:

@@ -206,18 +206,23 @@ def test_distillation_without_any_score_names_the_set(tmp_path: Path, backbone: 
         train_dense(config)
 
 
-def test_other_teachers_make_another_run(tmp_path: Path, backbone: Path, beir: Path) -> None:
-    cache = tmp_path / "teacher"
-    teach("lexical", load_training(beir), output=cache)
-    config = configuration(
+def distilling(backbone: Path, data: Path, output: Path, cache: Path) -> DenseConfig:
+    """One step that learns from a teacher's cache alone."""
+    return configuration(
         backbone,
-        beir,
-        tmp_path / "model",
-        train=[SetSettings(beir, teachers=[cache])],
+        data,
+        output,
+        train=[SetSettings(data, teachers=[cache])],
         objective=ObjectiveSettings(info_nce=0.0, kl=1.0),
         candidates=CandidateSettings(negatives=1),
         training=TrainingSettings(steps=1, batch_size=8),
     )
+
+
+def test_other_teachers_make_another_run(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    cache = tmp_path / "teacher"
+    teach("lexical", load_training(beir), output=cache)
+    config = distilling(backbone, beir, tmp_path / "model", cache)
     train_dense(config)
     moved = cache.rename(tmp_path / "moved")
     shutil.copytree(moved, cache)
@@ -238,15 +243,7 @@ def test_teachers_that_encoded_candidates_alone_are_refused_before_a_stage_that_
     (folder / "qrels" / "train.tsv").write_text(judgements.read_text() + more)
     data = load_training(folder)
     cache = teach("lexical", data, output=tmp_path / "teacher", candidates=candidate_rows(data))
-    config = configuration(
-        backbone,
-        folder,
-        tmp_path / "model",
-        train=[SetSettings(folder, teachers=[cache])],
-        objective=ObjectiveSettings(info_nce=0.0, kl=1.0),
-        candidates=CandidateSettings(negatives=1),
-        training=TrainingSettings(steps=1, batch_size=8),
-    )
+    config = distilling(backbone, folder, tmp_path / "model", cache)
     two_stages = replace(config, two_stage=TwoStageSettings(depth=5), output=tmp_path / "two")
     with pytest.raises(InputError, match=r"lexical encoded 46 of the 60 documents of .*two_stage mines"):
         train_dense(two_stages)
