@@ -26,7 +26,7 @@ from trainers.common.config import to_yaml  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.sparse.settings import SparseCandidates, StageSettings, WarmUpSettings  # noqa: E402
-from trainers.sparse.start import build, load_start, warn_of_what_is_left  # noqa: E402
+from trainers.sparse.start import build, load_start, prompts_of_start, warn_of_what_is_left  # noqa: E402
 from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 from trainers.sparse.warm_up import warmed_up  # noqa: E402
 
@@ -103,6 +103,8 @@ def test_what_of_a_start_the_student_does_not_have_is_told(
     prompts = {"query": "find ", "document": "about "}
     start = with_settings(trained, tmp_path / "start", prompts=prompts, max_active_dims=6)
     warn_of_what_is_left(start, replace(SMALL, max_active=9))
+    network = replace(SMALL, queries="network", head="full")
+    assert prompts_of_start(start, network)["query"] == "", "the start's queries were a table's"
     told = [record.getMessage() for record in caplog.records]
     assert any("each query after the prompt 'find '" in line for line in told)
     assert any("the 6 heaviest terms of a text, the student 9" in line for line in told)
@@ -184,6 +186,7 @@ def test_a_siamese_start_goes_on_with_both_prompts_where_the_network_encodes_que
     train_sparse(config)
     assert settings_of(tmp_path / "model") == {"prompts": prompts, "max_active_dims": None}
 
+    assert prompts_of_start(tmp_path / "splade", SMALL) == {"query": "", "document": "ruz pol "}
     by_table = build(replace(config, student=SMALL), stores)
     (tmp_path / "by-table").mkdir()
     by_table.export(tmp_path / "by-table")
