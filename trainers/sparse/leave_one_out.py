@@ -221,10 +221,12 @@ def chosen(tried: Sequence[Trial]) -> Trial:
 
 
 def result(tried: Sequence[Trial]) -> Summary:
-    """The gain of each trial on each set and in their mean, how much more that is than the first trial gains, and how many
-    terms a document has; first of the model as it was before the trainings, if they measured it."""
-    config = tried[0].config
-    rows = [row for trial in [*not_trained(tried[0]), *tried] for row in _rows(trial, tried[0])]
+    """The gain of each trial on each set and in their mean, how much more that is than the model gains without training and
+    than the first trial gains, and how many terms a document has; first of the model as it was before the trainings, if they
+    measured it."""
+    config, before = tried[0].config, not_trained(tried[0])
+    rivals = [*before, tried[0]]
+    rows = [row for at, trial in enumerate([*before, *tried]) for row in _rows(trial, rivals[:at])]
     data = read_facts(sorted({path for each in tried for left in each.config.train for path in files(left)}))
     return Summary.of_this_run(title="Settings, on sets left out", data=data, seeds=[config.training.seed], rows=rows)
 
@@ -238,19 +240,19 @@ def not_trained(trial: Trial) -> list[Trial]:
     return [replace(trial, name=NOT_TRAINED, measures=before)] if all(TERMS in own for own in before.values()) else []
 
 
-def _rows(trial: Trial, first: Trial) -> list[Row]:
-    queries = first.config.selection.queries or 0
+def _rows(trial: Trial, rivals: Sequence[Trial]) -> list[Row]:
+    queries = trial.config.selection.queries or 0
     gains = Row("", SUM, MEASURE, 0.0, None, None, queries, BASELINES[-1], kind="difference", variant=trial.name)
     questions = {left: trial.questions(left) for left in trial.measures}
     rows = _on_sets(gains, trial.gains, {left: [*own.values()] for left, own in questions.items()})
-    if trial is not first:
-        above = {left: value - first.gains[left] for left, value in trial.gains.items()}
+    for rival in rivals:
+        above = {left: value - rival.gains[left] for left, value in trial.gains.items()}
         paired: dict[str, list[float]] = {}
         for left, own in questions.items():
-            others = first.questions(left)
+            others = rival.questions(left)
             same = own.keys() == others.keys()  # a trial may have other settings of `selection`
             paired[left] = [own[question] - others[question] for question in own] if same else []
-        rows += _on_sets(replace(gains, baseline=SUM, baseline_variant=first.name), above, paired)
+        rows += _on_sets(replace(gains, baseline=SUM, baseline_variant=rival.name), above, paired)
     terms = replace(gains, measure=TERMS, baseline="", kind="value")
     return rows + _on_sets(terms, {left: own[TERMS] for left, own in trial.measures.items()}, {})
 

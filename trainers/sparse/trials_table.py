@@ -13,8 +13,8 @@ TERMS = "active terms"
 def trials_table(rows: Sequence[Row]) -> str:
     """A line for each trial, of the rows of `leave_one_out.result`.
 
-    It has the points of nDCG@10 over BM25 in the mean of the sets, how many points that is above the first trial, the points
-    on each set, and the mean number of terms of a document.
+    It has the points of nDCG@10 over BM25 in the mean of the sets, how many points that is above the model without training
+    and above the first trial, the points on each set, and the mean number of terms of a document.
     """
     differences = [row for row in rows if row.kind == "difference"]
     first = next(row for row in differences if not row.baseline_variant)
