@@ -27,7 +27,7 @@ from benchmarks.bm25_sparse.models import (
     check_models,
     experiment_options,
 )
-from benchmarks.experiment import PaperPart, paper_options, run_parts
+from benchmarks.experiment import paper_options, publish
 from benchmarks.local_cluster import NODE, reachable
 from benchmarks.options import NumberList
 from opensearch_neural.cluster.connect import connect
@@ -35,7 +35,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -134,12 +134,15 @@ def sum_weight(
     arms = arms if dense is None else (PUBLISHED,)
     experiment = Experiment(seeds=seeds[:1], arms=arms, connection=connection, dense=dense, **options)
     check_models(experiment)
-
-    def run() -> tuple[list[Row], list[Goal]]:
-        experiment.make_models(lambda model, name: split_of(experiment.sets[name], model.name))
-        with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
-            return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
-
-    title = f"The weight of what a {'sparse' if dense is None else 'dense'} model adds, on dev and train questions"
-    shown = lambda row: (row.kind, row.measure) == ("difference", MEASURE)  # noqa: E731
-    run_parts({"": PaperPart(title, run, list(experiment.sets.values()), experiment.seeds, shown)}, record)
+    experiment.make_models(lambda model, name: split_of(experiment.sets[name], model.name))
+    with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
+        rows = weight_rows(connect(settings=settings), experiment, weights, limit_queries)
+    publish(
+        rows,
+        [],
+        title=f"The weight of what a {'sparse' if dense is None else 'dense'} model adds, on dev and train questions",
+        data=experiment.sets.values(),
+        seeds=experiment.seeds,
+        record=record,
+        shown=lambda row: (row.kind, row.measure) == ("difference", MEASURE),
+    )

@@ -22,7 +22,7 @@ import click
 
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_options
+from benchmarks.experiment import Table, goal_of, publish, work_options
 from benchmarks.grown.index import Growth, set_of_size
 from benchmarks.large_sparse.indexes import Layout
 from benchmarks.large_sparse.measures import (
@@ -133,11 +133,16 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
     check_data(work, [data], models={"model": model, **({} if asked.vectors is None else {"vectors": asked.vectors})})
     models = ModelChoice(sparse=None if model == "lexical" else model)
 
-    def run() -> tuple[list[Row], list[Goal]]:
-        with reachable(connection, NODE, goes_on=True, keep=asked.keep, heap=asked.heap) as settings:
-            client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-            experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, asked.keep, asked.heap)
-            rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
-        return rows, goals(experiment, rows)
-
-    run_parts({"": PaperPart("What makes a large sparse model cheap", run, [data], [asked.seed], shown)}, record)
+    with reachable(connection, NODE, goes_on=True, keep=asked.keep, heap=asked.heap) as settings:
+        client, target = connect(settings=settings), allowed_target(settings, owned=owned)
+        experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, asked.keep, asked.heap)
+        rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
+    publish(
+        rows,
+        goals(experiment, rows),
+        title="What makes a large sparse model cheap",
+        data=[data],
+        seeds=[asked.seed],
+        record=record,
+        shown=shown,
+    )

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.experiment import Table
-from benchmarks.record_result import publish, record_option
+from benchmarks.experiment import Table, publish, record_option
 from benchmarks.speed.encoder_arms import (
     BASELINE,
     BASELINE_BF16,
@@ -61,7 +60,6 @@ def encoding(data: Path, model: str, record: Path | None) -> None:
         title="Encoding documents, beside sentence-transformers",
         data=[data, directory.locate(model)],
         seeds=[SEED],
-        shown=None,
         record=record,
         machine=_machine(),
     )

@@ -32,7 +32,7 @@ from typing import Any
 import click
 
 from benchmarks.beir_parts import check_data
-from benchmarks.experiment import PaperPart, RowsAndGoals, Table, goal_of, is_above, paper_options, run_parts, shared
+from benchmarks.experiment import Table, goal_of, is_above, paper_options, publish, shared
 from benchmarks.options import setting_options
 from benchmarks.papers.tome.decoding import BEAM, BEAMS, FREE, GREEDY, SetExperiment, search_bm25
 from benchmarks.papers.tome.training import (
@@ -125,18 +125,21 @@ def tome(
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
 
-    def run() -> RowsAndGoals:
-        experiments = prepared(data, work, scale, sets, arms or ARMS, connection)
-        shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
-        rows: list[Row] = []
-        for experiment in experiments:
-            name = experiment.test.name + (f", {scale.documents:,} documents" if scale.documents else "")
-            rows += [replace(row, set=name) for row in experiment.rows()]
-        return rows, goals(rows)
-
-    title = "Retrieval by writing URLs: two stages, one, and a search"
-    used = [data / name for name in sorted({*sets, *PAIRS})]
-    run_parts({"": PaperPart(title, run, used, [SEED], lambda row: row.kind != "p-value")}, record)
+    experiments = prepared(data, work, scale, sets, arms or ARMS, connection)
+    shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
+    rows: list[Row] = []
+    for experiment in experiments:
+        name = experiment.test.name + (f", {scale.documents:,} documents" if scale.documents else "")
+        rows += [replace(row, set=name) for row in experiment.rows()]
+    publish(
+        rows,
+        goals(rows),
+        title="Retrieval by writing URLs: two stages, one, and a search",
+        data=[data / name for name in sorted({*sets, *PAIRS})],
+        seeds=[SEED],
+        record=record,
+        shown=lambda row: row.kind != "p-value",
+    )
 
 
 def prepared(
