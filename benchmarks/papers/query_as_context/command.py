@@ -6,8 +6,7 @@
 documents (masked LM, then Condenser); from it, every arm is trained for the same steps on the same passages:
 
     coCondenser and CoT-MAE, each with no context, a random passage of the same article, and a generated query (of 5)
-    coCondenser with a generated query of 1 candidate; and, as an upper bound, with the questions that people asked of the
-    passages, and generated queries for passages without any
+    coCondenser with a generated query of 1 candidate
 
 coCondenser's contexts differ in their negatives too: with random passages, all passages of an article belong together; with
 queries, they are negatives of each other.
@@ -45,7 +44,6 @@ from benchmarks.experiment import (
 from benchmarks.options import part_option, setting_options
 from benchmarks.papers.query_as_context.training import (
     ARTICLES,
-    HUMAN,
     NONE,
     QUERY,
     RANDOM,
@@ -71,7 +69,6 @@ DIFFERENCES = [
         *((label, RANDOM) for label in (QUERY, NONE, SINGLE)),
         *((label, START) for label in (QUERY, NONE, SINGLE, RANDOM)),
         (QUERY, SINGLE),
-        (HUMAN, QUERY),
     )
 ]
 

@@ -8,7 +8,7 @@ training had other questions of this kind; the compared encoders do not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +23,9 @@ from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import MINILM, hash_files
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, ObjectiveSettings, TrainingSettings
 from trainers.data.dev_sets import corpus_measures
-from trainers.data.formats import read_json_lines
 from trainers.data.leaks import without_questions_of
-from trainers.data.loading import GENERATED, load_training, read_documents, text_store
+from trainers.data.loading import load_training, read_documents
 from trainers.data.settings import CandidateSettings, DevSettings, SetSettings
-from trainers.data.texts import normalised
 from trainers.dense.settings import DenseConfig, TwoStageSettings
 from trainers.doc2query.settings import Doc2QueryConfig
 from trainers.encoders.settings import NewBackbone
@@ -55,7 +53,7 @@ PASSAGE_LENGTH = 144
 QUERY_LENGTH = 32
 VARIANTS: dict[PretrainingVariant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
 START = "start"
-NONE, RANDOM, QUERY, SINGLE, HUMAN = "none", "random passage", "query", "query of 1 candidate", "human questions"
+NONE, RANDOM, QUERY, SINGLE = "none", "random passage", "query", "query of 1 candidate"
 FINE_TUNED_ON = 4000
 """Most questions of each train split, taken evenly."""
 SEED = 42
@@ -100,7 +98,6 @@ def arms() -> dict[str, Pretraining]:
         *(Pretraining(variant, RANDOM, "random-passage") for variant in VARIANTS),
         *(Pretraining(variant, QUERY, "query") for variant in VARIANTS),
         Pretraining("cocondenser", SINGLE, "query", candidates=1),
-        Pretraining("cocondenser", HUMAN, "query"),
     ]
     return {arm.name: arm for arm in every}
 
@@ -168,40 +165,6 @@ class QueryAsContextExperiment:
         for example in without_questions_of(asked, [self.judged(name).data]).examples:
             yield from ((example.query, document) for document in example.positives if document in documents)
 
-    def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:
-        """The file of people's questions on a corpus, in the format of `osn data generate-queries`. A question belongs to
-        the passage of its document that shares most words with it. Passages without a question keep their generated
-        queries, so that all arms read the same passages."""
-        from trainers.query_as_context.passages import question_files
-
-        name = config.corpora[at].title
-        passages, questions = question_files(replace(config, corpora=self.with_generators(config.corpora)))[at]
-        assert questions is not None
-        file = self.work / "passages" / f"{questions.name.partition('.')[0]}.human.jsonl"
-        if file.exists():
-            return file
-        texts = text_store(passages)
-        words = {identifier: set(normalised(text).split()) for identifier, text in texts.items()}
-        of_document: dict[str, list[str]] = {}
-        for identifier in texts:
-            of_document.setdefault(identifier.rpartition("#")[0], []).append(identifier)
-        asked: dict[str, list[str]] = {}
-        for question, document in self.questions(name):
-            own = set(normalised(question).split())
-            if candidates := of_document.get(document):
-                nearest = max(candidates, key=lambda passage: len(words[passage] & own))
-                asked.setdefault(nearest, []).append(question)
-        header = {"osn": GENERATED, "format": 1, "documents": texts.hash, "model": "people"}
-        lines = [
-            {"_id": line["_id"], "queries": [{"text": text} for text in asked[line["_id"]]]}
-            if line["_id"] in asked
-            else line
-            for _, line in read_json_lines(questions)
-            if "_id" in line
-        ]
-        write_json_lines(file, [header, *lines])
-        return file
-
     def generator(self, corpus: str) -> str:
         """The query generator for a corpus, trained if it is not there yet."""
         import torch
@@ -236,9 +199,6 @@ class QueryAsContextExperiment:
                 torch.manual_seed(SEED)
                 backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
             return str(train_doc2query(config))
-
-    def with_generators(self, corpora: Iterable[CorpusSettings]) -> list[CorpusSettings]:
-        return [replace(corpus, generator=self.generator(corpus.title)) for corpus in corpora]
 
     # -------------------------------------------- pre-training
 
@@ -309,11 +269,10 @@ class QueryAsContextExperiment:
     def of_arm(self, arm: Pretraining) -> QueryAsContextConfig:
         """The configuration of an arm with the source of its contexts, which is made if it is not there yet."""
         config = self.configuration(arm, self.documents, self.start)
-        if arm.label == HUMAN:
-            asked = [self.human_questions(config, at) for at in range(len(config.corpora))]
-            corpora = zip(config.corpora, asked, strict=True)
-            return replace(config, corpora=[replace(corpus, queries=file) for corpus, file in corpora])
-        return replace(config, corpora=self.with_generators(config.corpora)) if arm.context == "query" else config
+        if arm.context != "query":
+            return config
+        corpora = [replace(corpus, generator=self.generator(corpus.title)) for corpus in config.corpora]
+        return replace(config, corpora=corpora)
 
     def pretrained(self, arm: Pretraining) -> Path:
         """An arm's checkpoint, trained if it is not there yet."""
