@@ -20,13 +20,15 @@ from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
 from benchmarks import cluster_bm25  # noqa: E402
 from benchmarks.beir_parts import evenly  # noqa: E402
 from benchmarks.experiment import JudgedSet  # noqa: E402
-from benchmarks.papers.tome import command, decoding, training  # noqa: E402
-from benchmarks.papers.tome.command import goals  # noqa: E402
-from benchmarks.papers.tome.decoding import BM25, FREE, GOLD, GREEDY, fused  # noqa: E402
-from benchmarks.papers.tome.training import (  # noqa: E402
+from benchmarks.papers import tome as paper  # noqa: E402
+from benchmarks.papers.tome import (  # noqa: E402
     ARMS,
     BARE,
+    BM25,
     DEEPER,
+    FREE,
+    GOLD,
+    GREEDY,
     HALF,
     LAYERS,
     RANDOM,
@@ -36,6 +38,8 @@ from benchmarks.papers.tome.training import (  # noqa: E402
     TWO,
     TomeScale,
     Trainings,
+    fused,
+    goals,
     some_documents,
 )
 from opensearch_neural.errors import InputError  # noqa: E402
@@ -61,14 +65,14 @@ def beir_with_urls(folder: Path) -> None:
 
 
 def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in command.PAIRS:
+    for name in paper.PAIRS:
         beir_with_urls(tmp_path / "data" / name)
-    monkeypatch.setattr(decoding, "MINILM", str(tiny_backbone(tmp_path / "dense", positions=256)))
+    monkeypatch.setattr(paper, "MINILM", str(tiny_backbone(tmp_path / "dense", positions=256)))
     monkeypatch.setattr(cluster_bm25, "GRID", ((1.2,), (0.75,)))
-    monkeypatch.setattr(decoding, "TIMED", 3)
-    monkeypatch.setattr(training, "LAYERS", 1)
-    monkeypatch.setattr(training, "DEEPER", 2)
-    monkeypatch.setattr(training, "NewBackbone", small_backbone)
+    monkeypatch.setattr(paper, "TIMED", 3)
+    monkeypatch.setattr(paper, "LAYERS", 1)
+    monkeypatch.setattr(paper, "DEEPER", 2)
+    monkeypatch.setattr(paper, "NewBackbone", small_backbone)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--url-steps", "1", "--generator-steps", "1", "--pretraining-steps", "1"]
     arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32"]
@@ -76,7 +80,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
 
     def rows_of(record: str, *more: str) -> list[Row]:
         every = [*arguments, *more, "--record", str(tmp_path / record)]
-        result = CliRunner().invoke(command.tome, every, catch_exceptions=False)
+        result = CliRunner().invoke(paper.tome, every, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return read(tmp_path / record).rows
 
@@ -113,7 +117,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(loop.LoopTrainer, "train", never)
     for decode in ("find_documents", "find_urls", "write_passages"):
         monkeypatch.setattr(GenerativeModel, decode, never)
-    monkeypatch.setattr(decoding, "latency", lambda *_: (1.0, 1.0))
+    monkeypatch.setattr(paper, "latency", lambda *_: (1.0, 1.0))
     fewer = rows_of("fewer", *(word for arm in (TWO, SINGLE, SMALL) for word in ("--arm", arm)))
     hits = [row for row in rows if row.measure.startswith("Hits")]
     ablated = {RANDOM, BARE, HALF, SPANLESS}
@@ -129,9 +133,7 @@ SCALE = TomeScale(
 
 
 def test_an_unknown_set_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        command.tome, ["--data", str(tmp_path), "--work", str(tmp_path / "w"), "--only", "tlrd"]
-    )
+    result = CliRunner().invoke(paper.tome, ["--data", str(tmp_path), "--work", str(tmp_path / "w"), "--only", "tlrd"])
     assert result.exit_code == 2 and "'tlrd' is not one of" in result.output
 
 
@@ -150,7 +152,7 @@ def test_two_stages_and_one_have_as_many_parameters(tmp_path: Path) -> None:
 
 def test_what_writes_urls_has_read_some(tmp_path: Path) -> None:
     beir_with_urls(tmp_path / "tldr")
-    file = training.with_urls(tmp_path / "tldr", tmp_path / "work" / "tldr.jsonl")
+    file = paper.with_urls(tmp_path / "tldr", tmp_path / "work" / "tldr.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 30 and all(line["text"].endswith(line["url"]) for line in lines)
 
@@ -248,10 +250,10 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
             return f"title: {title} passage: {title} tldr"
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
-    decoder = decoding.Decoder(model, [], read, tmp_path)
+    decoder = paper.Decoder(model, [], read, tmp_path)
     run = {first: {relevant[first]: 0.0}, second: {}, third: {relevant[third]: 0.0}, fourth: {relevant[first]: 0.0}}
-    monkeypatch.setattr(decoding.Decoder, "run", lambda *_, **__: run)
-    assert decoding.losses(decoder, tmp_path / "tldr", test) == {
+    monkeypatch.setattr(paper.Decoder, "run", lambda *_, **__: run)
+    assert paper.losses(decoder, tmp_path / "tldr", test) == {
         "generated passages in the corpus": 0.5,
         "generated passages of a relevant document": 0.25,
         "freely written URLs in the corpus": 0.75,
@@ -261,4 +263,4 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_odd_number_of_queries_has_no_half(tmp_path: Path) -> None:
     arguments = ["--data", str(tmp_path), "--work", str(tmp_path / "work"), "--candidates", "5"]
     with pytest.raises(InputError, match="half of 5"):
-        CliRunner().invoke(command.tome, arguments, catch_exceptions=False)
+        CliRunner().invoke(paper.tome, arguments, catch_exceptions=False)

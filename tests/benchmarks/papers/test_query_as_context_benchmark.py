@@ -14,9 +14,8 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers.query_as_context import command, training  # noqa: E402
-from benchmarks.papers.query_as_context.command import direction_goals, start_goals  # noqa: E402
-from benchmarks.papers.query_as_context.training import (  # noqa: E402
+from benchmarks.papers import query_as_context as paper  # noqa: E402
+from benchmarks.papers.query_as_context import (  # noqa: E402
     NONE,
     QUERY,
     RANDOM,
@@ -25,6 +24,8 @@ from benchmarks.papers.query_as_context.training import (  # noqa: E402
     QueryAsContextExperiment,
     QueryAsContextScale,
     arms,
+    direction_goals,
+    start_goals,
 )
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
@@ -45,7 +46,7 @@ SIZES = {
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Articles of three documents, at least one of each fourth of them tested on."""
     folder = tmp_path_factory.mktemp("data")
-    for seed, name in enumerate(training.ARTICLES):
+    for seed, name in enumerate(paper.ARTICLES):
         beir = tiny_beir(folder / name, documents=90, seed=seed)
         shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
         lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
@@ -67,37 +68,37 @@ def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = work / "reader"
     if not reader.exists():
         tiny_backbone(reader, layers=1, positions=256)
-    monkeypatch.setattr(training, "READER", str(reader))
-    monkeypatch.setattr(training, "READER_LAYERS", 1)
-    monkeypatch.setattr(training, "LEAST_PASSAGES", 2)
-    monkeypatch.setattr(training, "QUERY_LENGTH", 8)
-    monkeypatch.setattr(training, "PASSAGE_LENGTH", 16)
+    monkeypatch.setattr(paper, "READER", str(reader))
+    monkeypatch.setattr(paper, "READER_LAYERS", 1)
+    monkeypatch.setattr(paper, "LEAST_PASSAGES", 2)
+    monkeypatch.setattr(paper, "QUERY_LENGTH", 8)
+    monkeypatch.setattr(paper, "PASSAGE_LENGTH", 16)
     few = {
         name: arm
         for name, arm in arms().items()
         if (arm.label == NONE) != (arm.variant == "cocondenser") or arm.label == RANDOM
     }
     assert len(few) == 5, "of CoT-MAE none and random passage, of coCondenser all but none"
-    monkeypatch.setattr(command, "arms", lambda: few)
+    monkeypatch.setattr(paper, "arms", lambda: few)
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("part", command.PARTS)
+@pytest.mark.parametrize("part", paper.PARTS)
 def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path: Path) -> None:
     arguments = ["--data", str(data), "--work", str(work / "w"), "--record", str(tmp_path), "--part", part]
     for name, value in SIZES.items():
         arguments += [f"--{name}", str(value)]
-    result = CliRunner().invoke(command.query_as_context, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(paper.query_as_context, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     summary = read(tmp_path / part)
     rows = summary.rows
     engines = {row.line for row in rows}
     if part == "zero-shot":
-        assert {f"{name}, seed 42" for name in command.arms()} | {"start"} == engines
+        assert {f"{name}, seed 42" for name in paper.arms()} | {"start"} == engines
         # Every arm beside the start; five candidates beside one.
         value = {(row.set, row.line, row.column): row.value for row in rows}
         of_set = f"{TESTED[0]}, {STAGES[0]}"
-        for name in command.arms():
+        for name in paper.arms():
             engine = f"{name}, seed 42"
             gain = value[of_set, engine, "nDCG@10 - start"]
             assert gain == pytest.approx(value[of_set, engine, "nDCG@10"] - value[of_set, "start", "nDCG@10"])

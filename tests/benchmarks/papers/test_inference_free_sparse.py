@@ -22,26 +22,31 @@ from benchmarks.bm25_sparse.measures import TUNED  # noqa: E402
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.experiment import Table  # noqa: E402
-from benchmarks.papers.inference_free_sparse import ablations, command, search, training  # noqa: E402
-from benchmarks.papers.inference_free_sparse.ablations import (  # noqa: E402
+from benchmarks.papers import inference_free_sparse as paper  # noqa: E402
+from benchmarks.papers.inference_free_sparse import (  # noqa: E402
+    ALL_TOKENS,
     ENSEMBLE,
     FIRST_STAGES,
     NEITHER,
     NO_PRETRAINING,
+    PIECES,
+    PRESENCE,
     SEARCH_ALONE,
+    TARGET,
     WITH,
     WITHOUT,
+    Ablation,
     distillation_goal,
     flops_goal,
     idf_goal,
     idf_shares,
     of_curve,
+    of_ratio,
+    quality_goals,
+    rare_goals,
     share_goals,
     terms_goal,
 )
-from benchmarks.papers.inference_free_sparse.command import ALL_TOKENS, of_ratio, quality_goals, rare_goals  # noqa: E402
-from benchmarks.papers.inference_free_sparse.search import PIECES, PRESENCE  # noqa: E402
-from benchmarks.papers.inference_free_sparse.training import TARGET, Ablation  # noqa: E402
 from benchmarks.render import gains  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
@@ -99,9 +104,7 @@ def run_part(
         "QUALITY": (PUBLISHED, "trained 10 minutes"),
     }
     for name, value in small.items():
-        for module in (command, ablations, training):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
+        monkeypatch.setattr(paper, name, value)
     monkeypatch.setattr(models, "TRAINED_ON", ("one", "two"))
     monkeypatch.setattr(models, "STEPS", {"trained 10 minutes": 2})
     monkeypatch.setattr(rival, "GRID", ((0.9, 1.2), (0.5,)))
@@ -111,7 +114,7 @@ def run_part(
             "--url", cluster_url, "--start", str(start), "--seeds", "1,2", "--teacher", str(dense_teacher), "--teacher",
             str(start), "--data", str(data), "--work", str(work), "--part", part, "--steps", "4", "--record", str(tmp_path),
         ]  # fmt: skip
-        result = CliRunner().invoke(command.inference_free_sparse, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(paper.inference_free_sparse, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return read(tmp_path / part).rows
 
@@ -186,7 +189,7 @@ def test_quality_is_shown_by_the_mean_over_seeds(run_part: Callable[[str], list[
 def test_who_teaches_is_another_question_than_what_is_trained(
     data: Path, start: Path, dense_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "SMALL", ("one",))
+    monkeypatch.setattr(paper, "SMALL", ("one",))
     ablation = Ablation(data, tmp_path, str(start), (str(dense_teacher),), (1,), 2)
     config = ablation.student()
     assert (config.start, config.objective.teachers) == (str(start), [str(dense_teacher)])
@@ -200,8 +203,8 @@ def test_who_teaches_is_another_question_than_what_is_trained(
 def test_other_steps_and_seeds_and_another_start_of_that_name_make_other_models_beside_the_first(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "SMALL", ("one",))
-    monkeypatch.setattr(training, "TESTED", ("one",))
+    monkeypatch.setattr(paper, "SMALL", ("one",))
+    monkeypatch.setattr(paper, "TESTED", ("one",))
     start = tiny_splade(tmp_path / "start")
 
     def output(steps: int, seed: int) -> Path:
@@ -221,7 +224,7 @@ def test_test_sets_are_measured_by_grades(data: Path, tmp_path: Path) -> None:
     others = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
     second = next(id for id in others if id != first)
     judged.write_text(f"query-id\tcorpus-id\tscore\n{query}\t{first}\t1\n{query}\t{second}\t3\n")
-    test = search.sparse_test(tmp_path, "graded", tmp_path)
+    test = paper.sparse_test(tmp_path, "graded", tmp_path)
     better = test.measure({query: {second: 2.0, first: 1.0}}, ["nDCG@10"]).mean["nDCG@10"]
     assert better == pytest.approx(1.0)
     assert test.measure({query: {first: 2.0, second: 1.0}}, ["nDCG@10"]).mean["nDCG@10"] < 0.9
@@ -271,7 +274,7 @@ def test_the_student_alone_has_to_lead_tuned_bm25_on_unseen_sets(tmp_path: Path)
 
 
 def test_rare_tokens_first_may_lose_half_a_point_interval_included(tmp_path: Path) -> None:
-    asked, (first, *others) = experiment(tmp_path), command.RATIOS
+    asked, (first, *others) = experiment(tmp_path), paper.RATIOS
     rows = [
         difference(of_ratio(first), ALL_TOKENS, -0.003, -0.004, 0.0, set="mean of 2 sets", variant=PUBLISHED),
         difference(of_ratio(others[0]), ALL_TOKENS, -0.003, -0.006, 0.0, set="mean of 2 sets", variant=PUBLISHED),
@@ -316,7 +319,7 @@ def test_teachers_scores_are_as_large_as_a_way_to_train_asks_for(
     arms: dict[str, Any] = {}
     monkeypatch.setattr(Ablation, "searched", lambda self, given: arms.update(given))
     monkeypatch.setattr(Ablation, "rows", lambda *of: [])
-    ablations.flops(Ablation(data, tmp_path, str(start), (str(start),), (42,), 2))
+    paper.flops(Ablation(data, tmp_path, str(start), (str(start),), (42,), 2))
     scales = {
         (arm.partition(",")[0], config.student.idf, config.objective.teacher_scale) for arm, config in arms.items()
     }

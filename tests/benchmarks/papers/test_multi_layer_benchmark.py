@@ -19,27 +19,26 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks.experiment import SEED_ERROR, Table, slug  # noqa: E402
-from benchmarks.papers.multi_layer import arms, layers, training  # noqa: E402
-from benchmarks.papers.multi_layer import command as bench  # noqa: E402
-from benchmarks.papers.multi_layer.arms import (  # noqa: E402
+from benchmarks.papers import multi_layer as paper  # noqa: E402
+from benchmarks.papers.multi_layer import (  # noqa: E402
     DUAL,
+    HELD,
     MULTI_VECTOR,
     SELF_CONTRASTIVE,
-    Arm,
-    colbert,
-    me_bert,
-    mlr,
-)
-from benchmarks.papers.multi_layer.command import dev_rows, rivals_goal, self_contrastive_goal  # noqa: E402
-from benchmarks.papers.multi_layer.training import (  # noqa: E402
-    HELD,
     SQUAD,
     TESTS,
     TOP_5,
     WIKIQA,
+    Arm,
     MultiLayerExperiment,
     Recipe,
     TrainedArm,
+    colbert,
+    dev_rows,
+    me_bert,
+    mlr,
+    rivals_goal,
+    self_contrastive_goal,
 )
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
@@ -49,7 +48,7 @@ from trainers.common.run_folder import history  # noqa: E402
 from trainers.dense import train as dense  # noqa: E402
 from trainers.multi_layer.settings import chosen_layers  # noqa: E402
 
-OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
+OTHERS = tuple(arm for arm in paper.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
 """The dual encoder, and arms that no other test has."""
 
 
@@ -77,11 +76,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "VARIANTS", (DUAL, SELF_CONTRASTIVE, MULTI_VECTOR))
-    monkeypatch.setattr(bench, "layer_arms", lambda depth: [mlr("last:2", "multi-vector"), me_bert(4, "average")])
-    monkeypatch.setattr(arms, "LAMBDAS", (0.01, 1.0))
-    monkeypatch.setattr(training, "DEV_SHARE", 0.2)
-    monkeypatch.setattr(training, "TEST_SHARE", 0.3)
+    monkeypatch.setattr(paper, "VARIANTS", (DUAL, SELF_CONTRASTIVE, MULTI_VECTOR))
+    monkeypatch.setattr(paper, "layer_arms", lambda depth: [mlr("last:2", "multi-vector"), me_bert(4, "average")])
+    monkeypatch.setattr(paper, "LAMBDAS", (0.01, 1.0))
+    monkeypatch.setattr(paper, "DEV_SHARE", 0.2)
+    monkeypatch.setattr(paper, "TEST_SHARE", 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +95,7 @@ def start(work: Path) -> Path:
 
 def command(data: Path, start: Path, *more: str, work: Path | None = None) -> Any:
     arguments = ["--data", str(data), "--work", str(work or start.parent), "--start", str(start), "--steps", "2", *more]
-    return CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
+    return CliRunner().invoke(paper.multi_layer, arguments, catch_exceptions=False)
 
 
 def summary_of(part: str, data: Path, start: Path, record: Path, *more: str) -> Summary:
@@ -154,7 +153,7 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
         )
     dev = {engine for of, engine, _ in value if of == "dev"}
     # What λ was chosen among.
-    assert {f"{mlr('last:2', 'self-contrastive', weight=weight).name}, seed 42" for weight in arms.LAMBDAS} <= dev
+    assert {f"{mlr('last:2', 'self-contrastive', weight=weight).name}, seed 42" for weight in paper.LAMBDAS} <= dev
     goals = {goal.goal: goal for goal in summary.goals}
     (of_goal,) = (goal for words, goal in goals.items() if words.startswith("self-contrastive above the dual encoder"))
     assert "2 seeds" in of_goal.goal and "2 steps" in of_goal.goal and str(of_goal.value).count("by seed") == 3
@@ -211,7 +210,7 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
 def test_other_arms_and_both_stages_run_from_one_command(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "VARIANTS", OTHERS)
+    monkeypatch.setattr(paper, "VARIANTS", OTHERS)
     parts = ["--part", "variants", "--part", "two-stage"]
     result = command(data, start, *parts, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
     assert result.exit_code == 0, result.output
@@ -260,8 +259,8 @@ def test_dev_rows_say_how_many_questions_they_rest_on(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
-    for most in (training.DEV_QUERIES, 2):
-        monkeypatch.setattr(training, "DEV_QUERIES", most)
+    for most in (paper.DEV_QUERIES, 2):
+        monkeypatch.setattr(paper, "DEV_QUERIES", most)
         experiment = MultiLayerExperiment(data, tmp_path, Recipe(str(start)), steps=2).prepare()
         drawn = dense.prepared_sets(experiment.configuration(DUAL, 42)).dev
         counts.append(sum(len(one.queries) for one in drawn))
@@ -271,7 +270,7 @@ def test_dev_rows_say_how_many_questions_they_rest_on(
 
 
 def test_curves_share_what_was_trained_once() -> None:
-    points = {choice: arms.layer_points(4, choice) for choice in arms.CHOICES}
+    points = {choice: paper.layer_points(4, choice) for choice in paper.CHOICES}
     of_two = {"last": "last:2", "first": "first:2", "uniform": "uniform:2"}
     for choice, own in of_two.items():
         assert points[choice] == [(2, f"MLR {own}, multi-vector"), (4, "MLR last:4, multi-vector")]
@@ -280,16 +279,16 @@ def test_curves_share_what_was_trained_once() -> None:
 def test_the_answers_that_other_layers_win_are_plotted_for_each_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers, ranked_first = layers.WINS
+    answers, ranked_first = paper.WINS
     shares = {(1, answers): 0.01, (2, answers): 0.03, (3, answers): 0.96, (3, ranked_first): 1.0}
     rows = [
-        Row(of, MULTI_VECTOR.name, layers.wins(*won), share, None, None, 100, seed=42)
+        Row(of, MULTI_VECTOR.name, paper.wins(*won), share, None, None, 100, seed=42)
         for of in (SQUAD, WIKIQA)
         for won, share in shares.items()
     ]
     figures: list[Any] = []
-    monkeypatch.setattr(layers.plots, "save", lambda figure, file: figures.append(figure))
-    layers._draw_winners(3, rows, tmp_path / "winners.svg")
+    monkeypatch.setattr(paper.plots, "save", lambda figure, file: figures.append(figure))
+    paper._draw_winners(3, rows, tmp_path / "winners.svg")
     (panels,) = (figure.axes for figure in figures)
     assert [axis.get_title() for axis in panels] == [SQUAD, WIKIQA]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["MLR last:2"]
@@ -336,7 +335,7 @@ def test_an_interrupted_command_goes_on_without_training_again(
     assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
     assert begun[3:] == begun[2:3] and files() == before, "what was interrupted, and nothing else"
     # Once measured, nothing is searched again.
-    monkeypatch.setattr(training, "open_retriever", lambda *_, **__: pytest.fail("searched again"))
+    monkeypatch.setattr(paper, "open_retriever", lambda *_, **__: pytest.fail("searched again"))
     assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
     assert len(begun) == 4
 
@@ -344,7 +343,7 @@ def test_an_interrupted_command_goes_on_without_training_again(
 def test_another_option_trains_other_models_beside_the_first(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "of_lambdas", lambda: [])
+    monkeypatch.setattr(paper, "of_lambdas", lambda: [])
 
     def ran(*more: str) -> set[str]:
         assert command(data, start, "--part", "lambda", *more, work=tmp_path).exit_code == 0
@@ -360,7 +359,7 @@ def test_another_option_trains_other_models_beside_the_first(
 
 
 def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "computed_in", lambda precision: "float32" if precision == "auto" else precision)
+    monkeypatch.setattr(paper, "computed_in", lambda precision: "float32" if precision == "auto" else precision)
     recipe = Recipe(str(start))
 
     def folder(recipe: Recipe, *, steps: int = 2, seed: int = 42) -> Path:
@@ -391,7 +390,7 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
 def test_test_sets_are_encoded_as_trainings_compute(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "of_lambdas", lambda: [])
+    monkeypatch.setattr(paper, "of_lambdas", lambda: [])
     for precision in ("float32", "bfloat16"):
         more = ["--part=lambda", f"--precision={precision}"]
         assert command(data, start, *more, work=tmp_path).exit_code == 0
@@ -453,7 +452,7 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
 
 
 def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
-    layer_arms = arms.layer_arms
+    layer_arms = paper.layer_arms
     names = [arm.name for arm in layer_arms(6)]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
@@ -465,7 +464,7 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
         f"MLR {chosen}, multi-vector" for chosen in ("last:2", "first:2", "uniform:2", "last:4")
     ]
     assert chosen_layers("uniform:2", 4) == (2, 4)
-    every = (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))
+    every = (*layer_arms(12), *paper.VARIANTS, colbert("multi-vector"))
     assert len({slug(arm.name) for arm in every}) == len({arm.name for arm in every})
 
 
@@ -473,7 +472,7 @@ def test_held_back_questions_are_taken_from_all_over(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = list(MultiLayerExperiment(data, tmp_path).prepare().judged(HELD).texts)
-    monkeypatch.setattr(training, "HELD_QUERIES", len(whole) - 2)
+    monkeypatch.setattr(paper, "HELD_QUERIES", len(whole) - 2)
     some = list(MultiLayerExperiment(data, tmp_path).judged(HELD).texts)
     assert len(some) == len(whole) - 2 and some[: len(some) - 1] != whole[: len(some) - 1]
 
@@ -482,12 +481,12 @@ def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two documents of two layers; of the first the second layer is nearer to (1, 0), of the second the first.
     vectors = np.array([[[0, 1], [2, 0]], [[3, 0], [0, 5]]], np.float32)
     queries = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
-    monkeypatch.setattr(layers, "QUERIES_AT_ONCE", 2)
-    of_answers, of_first = layers.shares_won(queries, vectors, np.array([0, 1, 0])).tolist()
+    monkeypatch.setattr(paper, "QUERIES_AT_ONCE", 2)
+    of_answers, of_first = paper.shares_won(queries, vectors, np.array([0, 1, 0])).tolist()
     assert of_answers == pytest.approx([2 / 3, 1 / 3])
     # Ranked first is the second document each time, by its first layer twice and by its second once.
     assert of_first == pytest.approx([2 / 3, 1 / 3])
-    (_, other) = layers.shares_won(queries[:2], vectors, np.array([0, 0])).tolist()
+    (_, other) = paper.shares_won(queries[:2], vectors, np.array([0, 0])).tolist()
     assert other == [1, 0]
 
 
