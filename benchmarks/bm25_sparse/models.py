@@ -41,12 +41,11 @@ PUBLISHED = "as published"
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are for two cores."""
 ON_CORPUS = "trained on the corpus"
-"""The arm with a model for each set, trained on its documents' first sentences and titles, and on no judgement."""
-AVERAGED = {f"{arm}, averaged": arm for arm in (*STEPS, ON_CORPUS)}
+"""The arm with a model for each set, trained on its documents' first sentences and titles, and on no judgement: so many
+trainings that it is measured only if it is named."""
+AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
 """{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
 ARMS = (PUBLISHED, *STEPS, ON_CORPUS, *AVERAGED)
-OF_CORPORA = tuple(arm for arm in ARMS if AVERAGED.get(arm, arm) == ON_CORPUS)
-"""Arms with a model for each set and seed: so many trainings that they are measured only if they are named."""
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 
 
@@ -65,9 +64,9 @@ def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], An
             multiple=True,
             type=click.Choice(ARMS),
             callback=lambda _context, _option, named: tuple(
-                arm for arm in ARMS if (arm in named if named else arm not in OF_CORPORA)
+                arm for arm in ARMS if (arm in named if named else arm != ON_CORPUS)
             ),
-            help=f"Arm to measure; repeatable.  [default: all but '{ON_CORPUS}' and its average]",
+            help=f"Arm to measure; repeatable.  [default: all but '{ON_CORPUS}']",
         ),
         heap_option("4g"),
     ]
@@ -210,7 +209,7 @@ class Experiment:
 
     def _place(self, model: MeasuredEngine, name: str) -> Path:
         """Where the model is made: one folder for all sets, or with ON_CORPUS one for each."""
-        of_set = f"-of-{name}" if model.name in OF_CORPORA else ""
+        of_set = f"-of-{name}" if model.name == ON_CORPUS else ""
         return self.work / "models" / f"{slug(str(model))}{of_set}"
 
     def _made(self, model: MeasuredEngine, name: str) -> str:

@@ -20,7 +20,7 @@ import click
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, judged_queries, kept_measures, mean_rows, way_of
 from benchmarks.bm25_sparse.models import (
-    OF_CORPORA,
+    ON_CORPUS,
     PUBLISHED,
     TRAINED_ON,
     Experiment,
@@ -48,7 +48,7 @@ OF_SUM, OF_CASCADE = (0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.7), (0.025, 0.05, 0.07, 0
 def split_of(folder: Path, variant: str) -> str | None:
     """The split whose questions may choose the weight of a model in this set; None if there is none."""
     splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
-    if variant not in (PUBLISHED, *OF_CORPORA) and folder.name in TRAINED_ON and "train" in splits:
+    if variant not in (PUBLISHED, ON_CORPUS) and folder.name in TRAINED_ON and "train" in splits:
         splits.remove("train")
     return splits[0] if splits else None
 

@@ -43,8 +43,8 @@ SHORTEST = 0.5  # seconds of the shortest window of the warm-up
 WINDOWS = 3  # the last windows of each engine that are compared with as many before them
 TOLERANCE = 0.05  # throughput that changes by at most this share is steady
 
-OnBlock = Callable[[Block, float], object]
-"""Called with each finished block and the share of the work done."""
+OnBlock = Callable[[Block, int], object]
+"""Called with each finished block and the number of blocks so far."""
 
 
 class _Ended(Exception):
@@ -71,7 +71,7 @@ def measure(
     judged: JudgedQueries | None = None,
     restart: bool = False,
     say: Say = log.info,
-    on_block: OnBlock = lambda block, share: None,
+    on_block: OnBlock = lambda block, done: None,
 ) -> Measurement:
     """Run the load test. Once the first block is measured, errors end it with a partial result and are not raised.
 
@@ -323,7 +323,7 @@ class LoadRun:
                     return
                 block = self.block(turn, length)
                 self.block_log.add(block)
-                self.on_block(block, min(1.0, len(measurement.blocks) / (settings.rounds * len(levels) * len(names))))
+                self.on_block(block, len(measurement.blocks))
             number += 1
 
     def wanting(self, number: int) -> list[Level]:

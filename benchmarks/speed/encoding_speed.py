@@ -13,7 +13,6 @@ The documents are those of `--data`, a BEIR folder.
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import tempfile
 import time
@@ -156,7 +155,6 @@ ARMS = {
 @record_option()
 def encoding(data: Path, model: str, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep in all arms, as in `osn`; before torch
     with tempfile.TemporaryDirectory(prefix="osn-encoding-") as folder:
         rows = measure(data, model, Sizes(), Path(folder))
     publish(

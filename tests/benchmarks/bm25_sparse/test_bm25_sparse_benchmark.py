@@ -168,11 +168,11 @@ def test_a_model_of_one_corpus_is_trained_on_no_judgement(
         data=data, start=str(start), work=tmp_path / "work", seeds=(1,), arms=(models.ON_CORPUS,),
         connection=None,  # type: ignore[arg-type]
     )  # fmt: skip
-    averaged = MeasuredEngine(f"{models.ON_CORPUS}, averaged", 1)
-    folders = {name: Path(experiment.on_corpus(averaged, name)) for name in experiment.sets}
+    model = MeasuredEngine(models.ON_CORPUS, 1)
+    folders = {name: Path(experiment.on_corpus(model, name)) for name in experiment.sets}
     assert len({(folder / "osn.json").read_text() for folder in folders.values()}) == 2
     for name in experiment.sets:
-        trained = directory.read_osn_json(Path(experiment.folder(MeasuredEngine(models.ON_CORPUS, 1), name))) or {}
+        trained = directory.read_osn_json(Path(experiment.folder(model, name))) or {}
         read_for_training = [
             (Path(each["path"]).parent.name, each["questions"]) for each in trained["training"]["train"]
         ]

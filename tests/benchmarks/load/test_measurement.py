@@ -178,7 +178,7 @@ def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
     """An `on_block` that acts once, when the third block is done."""
     seen = []
 
-    def on_block(block, share: float) -> None:
+    def on_block(block, done: int) -> None:
         seen.append(block)
         if len(seen) == 3:
             act()
