@@ -1,6 +1,6 @@
 """Benchmarks: quality, latency and throughput beside BM25, and the experiments of the papers.
 
-    command.py            `osn bench`, the group of commands
+    command.py            `osn bench` and `osn paper`, the groups of commands
     experiment.py         arms × seeds, kept measurements, rows, goals, result files: what all experiments share
     local_cluster.py      the cluster that a benchmark searches: the user's, or a node of its own
     cluster_bm25.py       OpenSearch's BM25, tuned on train questions, as a rival

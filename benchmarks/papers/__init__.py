@@ -1,6 +1,5 @@
 """The experiments of the papers (`osn paper NAME`), one file each: each method's gain on judged sets, with intervals.
 
-command.py                `osn paper`, the group of commands
 inference_free_sparse.py  a sparse model alone against BM25, and what IDF, λ and the teachers contribute
 jpq.py                    how much of a dense model's ranking M bytes a document keep
 multi_layer.py            vectors of layers other than the last

@@ -22,9 +22,8 @@ def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
 
 def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_score(tmp_path: Path) -> None:
     from benchmarks.grown.index import Growth
-    from benchmarks.large_sparse.command import goals
+    from benchmarks.large_sparse.command import LargeSparseExperiment, goals, load_settings
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment, load_settings
     from opensearch_neural.evaluation.results import Row
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
@@ -49,8 +48,8 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
 def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: Path) -> None:
     """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
     from benchmarks.grown.index import Growth
+    from benchmarks.large_sparse.command import LargeSparseExperiment, _asked, load_settings
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked, load_settings
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
     asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False, "4g")
