@@ -140,7 +140,8 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
 
     def two_phase(prune: float, expansion: float) -> SearchArm:
         name = f"{TWO_PHASE}: prune {prune:g}, expansion {expansion:g}"
-        return SearchArm(Variant(name, TWO_PHASE, prune=prune, expansion=expansion), ("sparse",))
+        settings = (("expansion", expansion), ("prune", prune))
+        return SearchArm(Variant(name, TWO_PHASE, settings=settings), ("sparse",))
 
     def high_idf_first(rare: Rare, window: int) -> SearchArm:
         settings = (("rare", rare), ("window", window))

@@ -18,6 +18,7 @@ from benchmarks.load.variants import (
     Variant,
     parse_variant,
     parse_variants,
+    pipeline_of,
     spec_of,
 )
 from benchmarks.load.workload import LoadTarget, SearchedIndex, Workload, body_builders, prepare, prepared
@@ -51,7 +52,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that docs/how-to/extend.md adds."""
     engine = names_below("An engine")["Bm25Title"]
     monkeypatch.setitem(ENGINES, engine.name, engine)
-    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", (*ALL_ENGINES, engine.name))
+    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", {**ALL_ENGINES, engine.name: engine})
 
 
 def test_variants_are_read_as_they_are_written() -> None:
@@ -81,6 +82,8 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
         ("high-idf-first+rare=0.6", "is not a threshold like ratio:0.6"),
         ("high-idf-first+window=0", "0 is not a whole number from 1"),
         ("bm25+window=5", "there is no option 'window'"),
+        ("sparse+prune=0.4", "there is no option 'prune'"),
+        ("two-phase+expansion=0.5", "0.5 is not in the range x>=1"),
         ("bm25+source=some", "'some' is not one of"),
         ("cascade+first=dense", "is not one of bm25-sparse"),
         ("a=bm25,a=sparse", "two engines are called 'a'"),
@@ -91,6 +94,14 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
 def test_what_is_wrong_is_named(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_variants(text)
+
+
+def test_the_processor_gets_the_settings_of_its_variant() -> None:
+    pipeline = pipeline_of(parse_variant("two-phase+prune=0.8"))
+    assert pipeline is not None and pipeline_of(parse_variant("sparse")) is None
+    (processor,) = pipeline[1]["request_processors"]
+    parameter = processor["neural_sparse_two_phase_processor"]["two_phase_parameter"]
+    assert parameter == {"prune_ratio": 0.8, "expansion_rate": 5.0, "max_window_size": 10_000}
 
 
 @pytest.mark.parametrize(
