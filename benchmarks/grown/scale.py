@@ -27,7 +27,7 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Data, Summary, data_facts
+from opensearch_neural.evaluation.results import data_facts
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
@@ -151,7 +151,7 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
             whole &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
             if measured.partial:
                 break
-        summary = summary_of(runs, facts, folder.name)
+        summary = result.summary(*runs.values(), data=facts, title=_title(runs, folder.name))
         for to in (asked.out if len(runs) > 1 else None, asked.record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
@@ -161,18 +161,6 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
     if not whole:
         sys.exit(1)
-
-
-def summary_of(runs: Mapping[int, Measurement], data: list[Data], corpus: str) -> Summary:
-    """The result file of all sizes. runs: {documents: the load test}, of which the last may be partial"""
-    *_, last = runs.values()
-    return Summary.of_this_run(
-        machine=result.environment(last),
-        data=data,
-        seeds=[last.settings.seed],
-        rows=[row for measured in runs.values() for row in result.rows(measured)],
-        title=f"{_title(runs, corpus)}{' (partial)' if last.partial else ''}",
-    )
 
 
 def corpus_or_docstrings(data: Path | None, out: Path) -> Path:

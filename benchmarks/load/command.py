@@ -189,7 +189,7 @@ def finish(
 ) -> bool:
     """Write and print the result; returns whether it is complete: not partial, nothing refused. page: the report's file."""
     levels = cells(measurement)
-    made = result.summary(measurement, data, title, levels)
+    made = result.summary(measurement, data=data, title=title, levels=levels)
     for path in result.write(folder, made):
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
