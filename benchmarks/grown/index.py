@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,13 @@ def set_of_size(documents: int) -> str:
     return f"{documents:,} documents"
 
 
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise InputError(f"--setting {text!r}: expected KEY=VALUE")
+    return key.removeprefix("index."), value
+
+
 @dataclass(frozen=True)
 class Growth:
     """What to write; fields with a help text are options of `osn bench grow`."""
@@ -76,8 +83,10 @@ class Growth:
     )
     segments: int = setting(1, "Segments of each shard after merging.")
     shards: int = setting(1, "Shards of each new index.")
-    settings: dict[str, str] = field(default_factory=dict)
-    """Index settings at creation."""
+    settings: dict[str, str] | None = setting(
+        None, "Index setting; repeatable.", option="--setting", multiple=True, type=str, metavar="KEY=VALUE",
+        callback=lambda _context, _option, texts: dict(map(_setting, texts)),
+    )  # fmt: skip
     seed: int = 0
     """Seed of everything that is drawn."""
 
@@ -171,7 +180,7 @@ def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
     """The settings of `growth` that the index lacks or has with another value."""
     ((_, answer),) = client.indices.get_settings(index=growth.index, params={"flat_settings": "true"}).items()
     has = answer["settings"]
-    return {key: value for key, value in growth.settings.items() if has.get(f"index.{key}") != value}
+    return {key: value for key, value in (growth.settings or {}).items() if has.get(f"index.{key}") != value}
 
 
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:

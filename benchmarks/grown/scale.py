@@ -24,7 +24,6 @@ from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
@@ -33,41 +32,12 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
 
-def growing_options(command: Any) -> Any:
-    """Add the options for the documents to write."""
-    options = [
-        setting_options(Growth),
-        click.option(
-            "--setting",
-            "settings",
-            multiple=True,
-            metavar="KEY=VALUE",
-            callback=lambda _context, _option, texts: dict(map(_setting, texts)),
-            help="Index setting; repeatable.",
-        ),
-    ]
-    return taking(command, options)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise InputError(f"--setting {text!r}: expected KEY=VALUE")
-    return key.removeprefix("index."), value
-
-
-def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
-    """The `Growth` of the options of `growing_options` and --seed. Raises InputError."""
-    more = {name: options[name] for name in ("settings", "seed")}
-    return of_options(Growth, options, corpus=corpus, index=index, documents=documents, **more)
-
-
 @click.command()
 @click.option("--corpus", required=True, help="A corpus, as for `osn ingest`.")
 @click.option("--index", required=True, help="The index to write.")
 @click.option("--documents", type=click.IntRange(min=1), required=True, help="Number of documents.")
 @seed_option("Seed of the resampling.")
-@growing_options
+@setting_options(Growth)
 @connection_options
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, **options: Any) -> None:
     """Write an index of N documents resampled from a corpus: text and vectors drawn together, no exact duplicates.
@@ -78,7 +48,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
     osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune top_k:100
     """
-    wanted = growth_of(corpus, index, documents, options)
+    wanted = of_options(Growth, options, corpus=corpus, index=index, documents=documents, seed=options["seed"])
     growth.grow(connect(settings=connection), wanted, say=say)
     print(f"{documents:,} documents in {index}")
 
@@ -111,7 +81,7 @@ class ScaleOptions:
 
 @click.command()
 @setting_options(ScaleOptions)
-@growing_options
+@setting_options(Growth)
 @measuring_options
 @connection_options
 def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
@@ -134,7 +104,8 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
         raise InputError("--documents takes numbers above 0")
     variants = parse_variants(asked.engines)
     folder = corpus_or_docstrings(asked.data, asked.out)
-    first = growth_of(str(folder), asked.prefix, smallest, options)
+    of_first = {"corpus": str(folder), "index": asked.prefix, "documents": smallest, "seed": options["seed"]}
+    first = of_options(Growth, options, **of_first)
     settings = load_settings(options)
     _, texts = queries_of(None, folder, asked.split, asked.limit_queries)
     runs: dict[int, Measurement] = {}
