@@ -39,13 +39,13 @@ import click
 from benchmarks import plots
 from benchmarks.bm25_sparse.cost import BYTES, check_load, cost_rows
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, experiment_options
+from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import Table, goal_of, paper_options, publish
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import owned_option
 from benchmarks.local_cluster import NODE, reachable
-from benchmarks.options import NumberList
+from benchmarks.options import setting_options
 from benchmarks.render import LEAST_KEPT, in_points
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -147,29 +147,8 @@ def shown(row: Row) -> bool:
 
 
 @click.command("bm25-sparse")
-@experiment_options(
-    seeds="42,43,44",
-    dense="Dense model, to measure hybrid and cascades too; trained arms get only the cascade after bm25-sparse.",
-    pq="Quantized model of --dense, for the cascades' codes; hybrid is not measured then.  [default: OPQ of --dense's "
-    "vectors]",
-)
-@click.option(
-    "--beside",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    multiple=True,
-    help="Recorded result of this command with the same models: only engines that need --dense are measured, and the "
-    "plot shows both. Repeatable.",
-)
-@click.option(
-    "--documents",
-    "sizes",
-    type=NumberList(int, distinct=True),
-    default="100000,1000000",
-    show_default=True,
-    help="Index sizes for the load tests; '' for none.",
-)
-@click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients of the load tests.")
-@click.option("--minutes", type=float, default=12.0, show_default=True, help="Longest time for a load test.")
+@start_option
+@setting_options(Experiment)
 @owned_option
 @paper_options
 @connection_options

@@ -24,12 +24,13 @@ from benchmarks.bm25_sparse.models import (
     PUBLISHED,
     TRAINED_ON,
     Experiment,
+    ModelOptions,
     check_models,
-    experiment_options,
+    start_option,
 )
 from benchmarks.experiment import paper_options, publish
 from benchmarks.local_cluster import NODE, reachable
-from benchmarks.options import NumberList
+from benchmarks.options import NumberList, setting_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -95,8 +96,10 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 
 
 @click.command("sum-weight")
-@experiment_options(
-    seeds="42",
+@start_option
+@setting_options(
+    ModelOptions,
+    seeds="Training seeds; only models of the first are measured.",
     dense="Dense model: try weights of the cascade after bm25-sparse instead, with the published model.",
     pq="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
 )
@@ -123,8 +126,6 @@ def sum_weight(
     **options: Any,
 ) -> None:
     """The gain of bm25-sparse over BM25 for each weight, on dev and train questions; with --dense, of the cascade after it.
-
-    Only models of the first training seed are measured.
 
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight

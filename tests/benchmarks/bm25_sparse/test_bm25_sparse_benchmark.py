@@ -137,7 +137,9 @@ def test_an_index_of_the_sum_can_have_a_tuned_bm25(
     client: OpenSearch, cluster_url: str, data: Path, start: Path, tmp_path: Path
 ) -> None:
     connection = ConnectionSettings(urls=(cluster_url,))
-    experiment = Experiment(data, str(start), tmp_path, (1,), (PUBLISHED,), connection)
+    experiment = Experiment(
+        data=data, start=str(start), work=tmp_path, seeds=(1,), arms=(PUBLISHED,), connection=connection
+    )
     tuned = cluster_bm25.Bm25Settings("standard", 0.6, 0.3)
     with opened_index(client, experiment, MeasuredEngine(PUBLISHED), "one", bm25=tuned) as engines:
         (made,) = client.indices.get(index=engines.index).values()
