@@ -69,7 +69,7 @@ from benchmarks.experiment import (
     trials,
 )
 from benchmarks.local_cluster import cluster_or_node
-from benchmarks.options import NumberList, part_option
+from benchmarks.options import NumberList, part_option, setting, setting_options
 from benchmarks.render import in_points, signed, with_interval
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -215,12 +215,19 @@ class Ablation:
     """Keeps everything that is made: models, scores, measures."""
     start: str
     """The published SPLADE: a folder or a hub id."""
-    teachers: tuple[str, ...]
-    """The models whose scores are distilled: folders or hub ids."""
-    seeds: tuple[int, ...]
-    """Each arm is trained with each seed."""
-    steps: int
-    """Optimizer steps of each training."""
+    teachers: tuple[str, ...] = setting(
+        (),
+        "A dense or sparse model, or lexical; repeatable.  [default: all-MiniLM-L6-v2 and the start]",
+        option="--teacher",
+        type=str,
+        multiple=True,
+    )
+    seeds: tuple[int, ...] = setting(
+        (42, 43, 44), "Training seeds.", shown="42,43,44", type=NumberList(int, distinct=True)
+    )
+    steps: int = setting(
+        240, 'Optimizer steps of each training of "flops" and "distillation".', type=click.IntRange(min=2)
+    )
 
     def student(self) -> SparseConfig:
         """The paper's own student, trained without BM25, which the arms vary. The last state is kept."""
@@ -602,7 +609,6 @@ def draw_flops(seeds: Sequence[int], rows: Sequence[Row], folder: Path) -> None:
 QUALITY = (PUBLISHED, "trained 10 minutes", "trained 10 minutes, averaged")
 """The models of part "quality", arms of `osn bench bm25-sparse`."""
 PARTS = ("quality", "flops", "distillation", "high-idf-first")
-STEPS_OF_ABLATIONS = 240
 ALL_TOKENS = "all tokens"
 RATIOS = (0.4, 0.5, 0.6, 0.8)
 """A token is rare if its IDF is at least this share of the highest IDF."""
@@ -725,35 +731,18 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
 
 @click.command("inference-free-sparse")
 @start_option
-@click.option(
-    "--seeds", type=NumberList(int, distinct=True), default="42,43,44", show_default=True, help="Training seeds."
-)
-@click.option(
-    "--teacher",
-    "teachers",
-    multiple=True,
-    help="A dense or sparse model, or lexical; repeatable.  [default: all-MiniLM-L6-v2 and the start]",
-)
+@setting_options(Ablation)
 @paper_options
 @part_option(PARTS)
-@click.option(
-    "--steps",
-    type=click.IntRange(min=2),
-    default=STEPS_OF_ABLATIONS,
-    show_default=True,
-    help='Optimizer steps of each training of "flops" and "distillation".',
-)
 @connection_options
 def inference_free_sparse(
     connection: ConnectionSettings,
     start: str,
-    seeds: tuple[int, ...],
-    teachers: tuple[str, ...],
     data: Path,
     work: Path,
     record: Path | None,
     chosen: tuple[str, ...],
-    steps: int,
+    **options: Any,
 ) -> None:
     """Train inference-free sparse models and compare them with BM25, or measure what their parts contribute.
 
@@ -761,9 +750,10 @@ def inference_free_sparse(
     osn paper inference-free-sparse --start my-splade --data data --work work --record results
     osn paper inference-free-sparse --start my-splade --data data --work work --part flops --teacher my-dense
     """
+    ablation = Ablation(data, work, start, **{**options, "teachers": options["teachers"] or (MINILM, start)})
+    seeds = ablation.seeds
     experiment = Experiment(data=data, start=start, work=work, seeds=seeds, arms=QUALITY, connection=connection)
     check_models(experiment)
-    ablation = Ablation(data, work, start, teachers or (MINILM, start), seeds, steps)
     small = [data / name for name in sorted({*SMALL, *TESTED})]
 
     def part(
