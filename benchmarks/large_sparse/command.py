@@ -68,6 +68,8 @@ NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Bytes on disk of the fields that a search reads."""
 LOAD = LoadSettings(rounds=8, settle=0.3, ceiling=0.5, warmup=WarmupSettings(30, 90), quality=False)
+MOST_COST = 1.1
+"""Highest P99 as a ratio to BM25's."""
 TUNING_QUERIES = 100
 PASSES = 3
 """How often each tuned setting is timed."""
@@ -79,11 +81,34 @@ PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0, 10.0, 20.0, 40.0)
 
 
 @dataclass(frozen=True)
-class LargeSparseExperiment:
-    """The options of the command."""
+class LargeSparseOptions:
+    """What `osn bench large-sparse` measures."""
 
-    data: Path
-    """A BEIR folder."""
+    model: str = setting(None, "The sparse model: a folder, a hub id, or lexical.", required=True, type=str)
+    data: Path = setting(None, "A BEIR folder.", required=True, type=click.Path(path_type=Path, exists=True))
+    vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
+    documents: tuple[int, ...] = setting((100_000,), "Index sizes.", type=NumberList(int, distinct=True))
+    prune: tuple[str, ...] = setting(
+        ("alpha_mass:0.7", "alpha_mass:0.85"),
+        "Tokens that a pruned field holds, as for `osn bench grow`; repeatable.",
+        type=str,
+        multiple=True,
+    )
+    clients: tuple[int, ...] = setting((20,), "Clients of the load tests.", type=NumberList(int))
+    minutes: float = setting(8.0, "Longest time for a load test.", type=float)
+    requests: int = setting(10_000, "Requests of each arm; a P99 needs 10,000.", type=int)
+    prefix: str = setting("osn-large-sparse", "Indexes are called INDEX-….", option="--index")
+    heap: str = setting("4g", HEAP)
+    seed: int = setting(0, "Seed of the drawn documents and their order.")
+    keep: bool = setting(False, "Keep the indexes (and the local node).", option="--keep-indexes")
+
+
+@dataclass(frozen=True)
+class LargeSparseExperiment:
+    """What is measured, and where."""
+
+    asked: LargeSparseOptions
+    """The options of the command."""
     layouts: tuple[Layout, ...]
     """One for each number of documents."""
     target: LoadTarget
@@ -92,10 +117,6 @@ class LargeSparseExperiment:
     """The sparse model and how its queries are encoded."""
     load: LoadSettings
     """Clients, windows and seed of the load test."""
-    keep: bool
-    """Whether the indexes are kept."""
-    heap: str | None = None
-    """Java heap of the local node, such as 4g."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +185,7 @@ def chosen(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Sequence[SearchArm]
 ) -> dict[str, Any]:
     """The `choice` among `arms` on train queries."""
-    texts = dict(islice(BeirData.load(experiment.data, "train").queries.items(), TUNING_QUERIES))
+    texts = dict(islice(BeirData.load(experiment.asked.data, "train").queries.items(), TUNING_QUERIES))
     variants = [arm.variant for arm in arms]
     asked = experiment.target, layout.index, variants, list(texts.values()), experiment.model
     with prepared(client, *asked) as workload:
@@ -221,7 +242,7 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
             return quality_rows(client, experiment, layout, arms) + cost_rows(client, experiment, layout, arms)
 
     rows = kept_rows(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
-    if not experiment.keep:
+    if not experiment.asked.keep:
         client.indices.delete(index=layout.index, params={"ignore_unavailable": "true"})
     return rows
 
@@ -230,7 +251,7 @@ def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
     load = experiment.load
     ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
-    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.heap)
+    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.asked.heap)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
@@ -242,7 +263,7 @@ def quality_rows(
 ) -> list[Row]:
     """The score kept and the overlap with the exact ten (for bm25-sparse, those of its sum), nDCG@10 by the judgements of
     the real documents among the drawn ones, and the bytes that each arm reads."""
-    judged = BeirData.load(experiment.data, "test")
+    judged = BeirData.load(experiment.asked.data, "test")
     variants = [arm.variant for arm in arms]
     asked = experiment.target, layout.index, variants, list(judged.queries.values()), experiment.model
     with prepared(client, *asked) as workload:
@@ -272,17 +293,13 @@ def cost_rows(
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's."""
     variants = [arm.variant for arm in arms]
     rows = rows_under_load(
-        client, experiment.target, layout.index, variants, experiment.data, experiment.model, experiment.load,
+        client, experiment.target, layout.index, variants, experiment.asked.data, experiment.model, experiment.load,
         layout.folder / f"load-{_asked(experiment, layout)}",
     )  # fmt: skip
     return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]
 
 
 # ------------------------------------------------ goals
-
-
-MOST_COST = 1.1
-"""Highest P99 as a ratio to BM25's."""
 
 
 def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
@@ -313,29 +330,6 @@ def shown(row: Row) -> bool:
 
 
 # ------------------------------------------------ the command
-
-
-@dataclass(frozen=True)
-class LargeSparseOptions:
-    """What `osn bench large-sparse` measures."""
-
-    model: str = setting(None, "The sparse model: a folder, a hub id, or lexical.", required=True, type=str)
-    data: Path = setting(None, "A BEIR folder.", required=True, type=click.Path(path_type=Path, exists=True))
-    vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
-    documents: tuple[int, ...] = setting((100_000,), "Index sizes.", type=NumberList(int, distinct=True))
-    prune: tuple[str, ...] = setting(
-        ("alpha_mass:0.7", "alpha_mass:0.85"),
-        "Tokens that a pruned field holds, as for `osn bench grow`; repeatable.",
-        type=str,
-        multiple=True,
-    )
-    clients: tuple[int, ...] = setting((20,), "Clients of the load tests.", type=NumberList(int))
-    minutes: float = setting(8.0, "Longest time for a load test.", type=float)
-    requests: int = setting(10_000, "Requests of each arm; a P99 needs 10,000.", type=int)
-    prefix: str = setting("osn-large-sparse", "Indexes are called INDEX-….", option="--index")
-    heap: str = setting("4g", HEAP)
-    seed: int = setting(0, "Seed of the drawn documents and their order.")
-    keep: bool = setting(False, "Keep the indexes (and the local node).", option="--keep-indexes")
 
 
 @click.command("large-sparse")
@@ -372,7 +366,7 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
 
     with reachable(connection, NODE, goes_on=True, keep=asked.keep, heap=asked.heap) as settings:
         client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-        experiment = LargeSparseExperiment(data, tuple(layouts), target, models, load, asked.keep, asked.heap)
+        experiment = LargeSparseExperiment(asked, tuple(layouts), target, models, load)
         rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
     publish(
         rows,
