@@ -541,7 +541,7 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
     monkeypatch.setattr(weights, "TRAINED_ON", ("one",))
     splits = {name: weights.split_of(data / name, PUBLISHED) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
-    trained, of_corpus = "trained 10 minutes", f"{models.ON_CORPUS}, averaged"  # which saw no judgement
+    trained, of_corpus = "trained 10 minutes", models.ON_CORPUS  # which saw no judgement
     assert [weights.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     assert [weights.split_of(data / name, of_corpus) for name in ("one", "two")] == ["train", "dev"]
     made: list[tuple[str, str]] = []

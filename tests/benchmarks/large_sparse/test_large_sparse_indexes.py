@@ -54,9 +54,7 @@ def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
     options, load = LargeSparseOptions(), load_settings((20,), 1.0, 10)
     experiment = LargeSparseExperiment(options, (layout,), None, None, load)  # type: ignore[arg-type]
-    changed: dict[str, Any] = {"load": replace(load, **other)}
-    if "heap" in other:
-        changed = {"asked": replace(options, **other)}
+    changed = {"asked": replace(options, **other)} if "heap" in other else {"load": replace(load, **other)}
     kept = replace(experiment, asked=replace(options, keep=True))
     assert _asked(experiment, layout) == _asked(kept, layout) != _asked(replace(experiment, **changed), layout)
 

@@ -35,6 +35,7 @@ from benchmarks.papers.multi_layer import (  # noqa: E402
     TrainedArm,
     colbert,
     dev_rows,
+    layer_arms,
     me_bert,
     mlr,
     rivals_goal,
@@ -452,7 +453,6 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
 
 
 def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
-    layer_arms = paper.layer_arms
     names = [arm.name for arm in layer_arms(6)]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
