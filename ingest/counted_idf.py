@@ -34,12 +34,12 @@ from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
-from opensearch_neural.idf import in_seven_digits
 from opensearch_neural.index.hidden_index import read_encoder
 from opensearch_neural.index.models import called
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, another_index
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_table
+from opensearch_neural.models.sparse.idf import in_seven_digits
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import vocabulary_of
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from opensearch_neural.corpus.documents import Document, Rejected
-    from opensearch_neural.idf import DocumentFrequencies
     from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder
+    from opensearch_neural.models.sparse.idf import DocumentFrequencies
 
 log = logging.getLogger(__name__)
 

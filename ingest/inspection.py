@@ -213,7 +213,7 @@ def _word_postings(client: OpenSearch, index: str) -> int:
 
 
 def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> Drift | None:
-    from opensearch_neural.idf import DocumentFrequencies, idf
+    from opensearch_neural.models.sparse.idf import DocumentFrequencies, idf
     from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
     from opensearch_neural.models.tokenizer import special_tokens
 

@@ -29,11 +29,11 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
-from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.queries import forward_index
 from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:

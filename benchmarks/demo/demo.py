@@ -42,7 +42,7 @@ from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.models.directory import published_splade_directory
 from opensearch_neural.progress import Progress
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from opensearch_neural.shown_hits import hit_of
+from opensearch_neural.search.hits import hit_of
 from trainers.common.precision import faster_in_bfloat16
 
 if TYPE_CHECKING:

@@ -49,9 +49,9 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.results import Goal, Row
-from opensearch_neural.forward_index import FIELD as ROWS
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
+from opensearch_neural.queries.forward_index import FIELD as ROWS
 from opensearch_neural.retrievers.opensearch import search
 from trainers.common.config import fingerprint
 

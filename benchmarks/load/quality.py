@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
 from benchmarks.load.workload import Workload
 from benchmarks.render import OVERLAP, SCORE_KEPT
-from opensearch_neural import multi_vector
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
@@ -26,7 +25,7 @@ from opensearch_neural.evaluation import result_rows, significance
 from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, multi_vector
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 

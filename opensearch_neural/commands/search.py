@@ -21,10 +21,10 @@ from opensearch_neural.commands.engine_options import (
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import flags_on_command_line, warn
 from opensearch_neural.engines import DEFAULT, DEFAULT_WITHOUT_SPARSE, ENGINES, open_engines
-from opensearch_neural.filters import parse_filter
 from opensearch_neural.queries import Body
-from opensearch_neural.search_request import Request, SearchResult, find, find_by_body
-from opensearch_neural.shown_hits import parts_of
+from opensearch_neural.search.filters import parse_filter
+from opensearch_neural.search.hits import parts_of
+from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 
 
 def _one_query(context: click.Context, argument: click.Parameter, words: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from opensearch_neural import multi_vector, queries
+from opensearch_neural import queries
 from opensearch_neural.engines.engine import (
     CLAUSES,
     RARE,
@@ -27,8 +27,8 @@ from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Spa
 from opensearch_neural.errors import ClusterError, InputError, ModelError, ZeroVector
 from opensearch_neural.index.mapping import to_bytes
 from opensearch_neural.index.models import IndexPart
-from opensearch_neural.look_up_table import spread
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, multi_vector
+from opensearch_neural.queries.look_up_table import spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

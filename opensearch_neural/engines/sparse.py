@@ -23,12 +23,12 @@ from opensearch_neural.engines.engine import (
 )
 from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, Setting
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.idf import UNLISTED, counted_documents, documents_with
 from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS, searched_word_by_word
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.index.sparse_scale import GROWN, SCALE, measure_sparse_scale
+from opensearch_neural.models.sparse.idf import UNLISTED, counted_documents, documents_with
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:

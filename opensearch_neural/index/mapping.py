@@ -26,13 +26,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural import forward_index
 from opensearch_neural.corpus.documents import RESERVED_FIELDS
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import read_json
 from opensearch_neural.index.record import DenseMeta, IndexMeta
-from opensearch_neural.multi_vector import several_vectors
-from opensearch_neural.queries import DOT_ALIAS
+from opensearch_neural.queries import DOT_ALIAS, forward_index
+from opensearch_neural.queries.multi_vector import several_vectors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.multi_vector import FIELD
+from opensearch_neural.queries.multi_vector import FIELD
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch

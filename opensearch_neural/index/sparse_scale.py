@@ -17,8 +17,8 @@ from zlib import crc32
 
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import BETWEEN, text_of
+from opensearch_neural.corpus.sentences import sentences
 from opensearch_neural.index.record import existing_record, write_record
-from opensearch_neural.sentences import sentences
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

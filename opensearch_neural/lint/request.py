@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural import forward_index, multi_vector
 from opensearch_neural.lint.clause_count import KEYWORD
 from opensearch_neural.lint.findings import RULES, Finding, Outcome, Path, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
+from opensearch_neural.queries import forward_index, multi_vector
 from opensearch_neural.queries.body_parts import Body
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from opensearch_neural import forward_index
+from opensearch_neural.queries import forward_index
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from opensearch_neural.queries import Body, Clause, best_passages, preference
-from opensearch_neural.search_request import Request
+from opensearch_neural.search.request import Request
 from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 

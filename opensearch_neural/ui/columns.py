@@ -19,7 +19,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
-from opensearch_neural.search_request import Request, SearchResult, find, find_by_body
+from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:

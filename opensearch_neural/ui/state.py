@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from opensearch_neural.engines import ENGINES, options_by_name
 from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
-from opensearch_neural.filters import parse_filter
 from opensearch_neural.queries import Clause
+from opensearch_neural.search.filters import parse_filter
 
 OWN_BODY = "own body"
 """The engine's name for a column whose body the user writes."""

@@ -29,12 +29,12 @@ from ingest.corpus_from_index import copy_index, mappings_of, other_for_queries,
 from ingest.documents import Documents, read_document
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
-from opensearch_neural import search_request
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.search import request as search_request
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

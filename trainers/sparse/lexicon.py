@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_matrix
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.idf import load_idf
+from opensearch_neural.models.sparse.idf import load_idf
 from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of

@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import has_own_code, hash_files, locate
 from opensearch_neural.models.sparse.encoder import KIND
+from opensearch_neural.models.sparse.idf import load_idf
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash

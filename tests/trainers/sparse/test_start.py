@@ -20,8 +20,8 @@ from tiny_sparse import SMALL, batch_of, configuration  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.idf import load_idf, save_idf  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402

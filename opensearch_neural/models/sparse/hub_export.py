@@ -2,30 +2,25 @@
 
 The folder holds what `SparseEncoder(folder)` and `osn ingest --sparse` load. It does not hold the settings of the training
 run, because they name folders of the training machine. The card lists what is recorded: names of the training data, measures
-at the end of training, and rows of the given result files.
+at the end of training, and the measurements that the caller gives.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from opensearch_neural import __version__
-from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.evaluation.results import Row
-from opensearch_neural.files import new_folder, read_json_object, write_text
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import new_folder, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
-MOST_ROWS = 200
-"""Nobody reads a card with more measurements."""
 PRUNED = "opensearch-neural prunes documents by `{pruning}` (`pruning.json`); sentence-transformers keeps all terms."
 
 
@@ -37,17 +32,17 @@ def export_for_hub(
     name: str | None = None,
     language: str | None = None,
     base_model: str | None = None,
-    results: Sequence[Path] = (),
-    only: Mapping[str, Collection[str]] = MappingProxyType({}),
+    measured: Sequence[str] = (),
+    written_by: str = "opensearch-neural",
 ) -> Path:
     """Write the folder `out`; returns its card.
 
     licence: as the hub writes it, such as apache-2.0. name: the model's name in the card; None: the directory's name.
-    base_model: a hub id. results: `summary.json` files of measurements, whose rows go into the card. only: {field of a row:
-    values} chooses among these rows ("variant", "engine", "measure"); a field without values leaves out no row.
+    base_model: a hub id. measured: the lines of a table of measurements (`evaluation.model_card`). written_by: the name and
+    version of this program.
 
-    Raises InputError if `out` exists, or if no row is chosen or more than a card can show; ModelError if the model is not
-    sparse, not in the layout of sentence-transformers, has no query table, has code of its own, or is not safe to load.
+    Raises InputError if `out` exists; ModelError if the model is not sparse, not in the layout of sentence-transformers, has
+    no query table, has code of its own, or is not safe to load.
     """
     folder = directory.locate(model)
     if directory.not_sparse(folder) is not None:
@@ -75,7 +70,8 @@ def export_for_hub(
         language=language,
         base_model=base_model,
         pruning=Pruning.of_model(folder),
-        rows=_chosen([row for path in results for row in _rows(path)], only),
+        measured=measured,
+        written_by=written_by,
     )
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
@@ -94,7 +90,8 @@ def model_card(
     language: str | None = None,
     base_model: str | None = None,
     pruning: Pruning | None = None,
-    rows: Sequence[Row] = (),
+    measured: Sequence[str] = (),
+    written_by: str = "opensearch-neural",
 ) -> str:
     """The card's text. osn: the content of the model's `osn.json`, empty if there is none. pruning: the model's own."""
     data = list(_data_names(osn.get("training") or {}))
@@ -136,48 +133,12 @@ def model_card(
     if measures:
         lines += ["At the end of training, on its development sets:", "", "| measure | value |", "|---|---|"]
         lines += [f"| {measure} | {value:.4f} |" for measure, value in measures.items()] + [""]
-    if rows:
-        lines += ["| set | engine | measure | value | 95% interval | queries |", "|---|---|---|---|---|---|"]
-        lines += [_row(row) for row in rows] + [""]
-    if not (measures or rows):
+    if measured:
+        lines += [*measured, ""]
+    if not (measures or measured):
         lines += ["Nothing is recorded.", ""]
-    lines.append(f"Written by opensearch-neural {__version__}.")
+    lines.append(f"Written by {written_by}.")
     return "\n".join(lines) + "\n"
-
-
-def _row(row: Row) -> str:
-    interval = "" if row.low is None or row.high is None else f"{row.low:.4f} to {row.high:.4f}"
-    cells = (row.where, row.line, row.column, f"{row.value:.4f}", interval, row.n or "")
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
-
-
-def _chosen(rows: list[Row], only: Mapping[str, Collection[str]]) -> list[Row]:
-    """The rows whose fields have one of the values that are named for them."""
-    for field, values in only.items():
-        there = {str(getattr(row, field)) for row in rows}
-        if unknown := set(values) - there:
-            raise InputError(
-                f"no row of the results has the {field} {', '.join(map(repr, sorted(unknown)))}",
-                f"known are {', '.join(map(repr, sorted(there)))}",
-            )
-        rows = [row for row in rows if not values or getattr(row, field) in values]
-    if len(rows) > MOST_ROWS:
-        raise InputError(
-            f"the results have {len(rows):,} rows, more than the {MOST_ROWS} that a card can show",
-            "choose some with --variant, --engine and --measure",
-        )
-    return rows
-
-
-def _rows(path: Path) -> list[Row]:
-    """The rows of a result file. Raises InputError for any other file."""
-    try:
-        rows = [Row.from_json(row) for row in read_json_object(path)["rows"]]
-        for row in rows:
-            _row(row)
-    except (ModelError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} is no result file: {error}", "give a summary.json of a measurement") from None
-    return rows
 
 
 def _data_names(training: Any) -> Iterator[str]:

@@ -15,12 +15,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from opensearch_neural import forward_index, look_up_table
 from opensearch_neural.errors import InputError
-from opensearch_neural.queries import DOT_ALIAS, Body, Clause
+from opensearch_neural.queries import DOT_ALIAS, Body, Clause, forward_index, look_up_table
 
 if TYPE_CHECKING:
-    from opensearch_neural.oracle import Float32s
+    from opensearch_neural.search.oracle import Float32s
 
 ScoreSource = Literal["bm25", "sparse", "codes", "dense", "other"]
 TOLERANCE = 1e-4
@@ -149,7 +148,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
     """
     import numpy as np
 
-    from opensearch_neural.oracle import StoredWeights, predict
+    from opensearch_neural.search.oracle import StoredWeights, predict
 
     weights: list[dict[str, float]] = [{} for _ in hits]
     bases = np.zeros(len(hits))

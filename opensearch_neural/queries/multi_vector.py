@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural import queries
-from opensearch_neural.queries import Body
+from opensearch_neural.queries.body_parts import Body
+from opensearch_neural.queries.dense import knn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ def nearest(vector: Sequence[float] | NDArray[Any], **page: Any) -> Body:
     A document's score is the largest `queries.knn` score of its vectors; `k` counts documents. A filter applies to the
     documents' own fields.
     """
-    body = queries.knn(vector, field=FIELD, **page)
+    body = knn(vector, field=FIELD, **page)
     body["query"] = by_the_best(body["query"])
     return body
 

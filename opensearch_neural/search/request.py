@@ -14,13 +14,13 @@ from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine, Page
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.filters import unmatched_filters
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer, preference
 from opensearch_neural.queries.body_parts import HIGHLIGHTED_CHARACTERS
-from opensearch_neural.shown_hits import hit_of, id_of, read_explanations
+from opensearch_neural.search.filters import unmatched_filters
+from opensearch_neural.search.hits import hit_of, id_of, read_explanations
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.idf import (
+from opensearch_neural.models.sparse.idf import (
     DocumentFrequencies,
     counted_documents,
     documents_with,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.corpus.documents import BETWEEN, FieldNames, text_of
-from opensearch_neural.explanation import Share, doubts, shares, told_apart
+from opensearch_neural.corpus.sentences import Span
 from opensearch_neural.queries import Body
-from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_words, with_marks
+from opensearch_neural.search.excerpt import around, heaviest_sentence, marked_words, with_marks
+from opensearch_neural.search.explanation import Share, doubts, shares, told_apart
 
 if TYPE_CHECKING:
     from opensearch_neural.models.sparse.table_encoder import TableEncoder

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from opensearch_neural import multi_vector
 from opensearch_neural.index.mapping import knn_vector
 from opensearch_neural.index.record import DenseMeta
+from opensearch_neural.queries import multi_vector
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

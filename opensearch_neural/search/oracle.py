@@ -16,7 +16,8 @@ Lucene's arithmetic, step by step (FeatureField, FeatureQuery and the disjunctio
 5. A rescore with score_mode `total` rounds each of its two products, and their sum, to float32.
 
 The plugin's `neural_sparse` and the plugin-free `bool` of `rank_feature` clauses both become that disjunction, so one
-prediction serves both. tests/test_oracle.py checks it against a cluster: equal within 1e-5 for all documents of a real set.
+prediction serves both. tests/search/test_oracle.py checks it against a cluster: equal within 1e-5 for all documents of a
+real set.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from opensearch_neural import forward_index
 from opensearch_neural.errors import InputError
-from opensearch_neural.look_up_table import SCRIPT, PackedTable
+from opensearch_neural.queries import forward_index
 from opensearch_neural.queries.body_parts import Clause, token_of
+from opensearch_neural.queries.look_up_table import SCRIPT, PackedTable
 
 Float32s = NDArray[np.float32]
 Known = Callable[[Clause], Float32s] | None

@@ -25,8 +25,8 @@ from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import rank_features
 from opensearch_neural.models.sparse.lexical import build_lexical
-from opensearch_neural.oracle import StoredWeights, predict, rescored, stored
 from opensearch_neural.queries import Rare
+from opensearch_neural.search.oracle import StoredWeights, predict, rescored, stored
 
 CRANFIELD = Path(__file__).parents[2] / "shared" / "data" / "cranfield"
 

@@ -1,4 +1,4 @@
-"""Which sentence of a text contributes most to a hit's score, counting the text's own words only.
+"""What a hit shows of its text: the sentence that contributes most to its score, by the text's own words, in an excerpt.
 
     heaviest_sentence(text, words, shares, encoder.tokens_in)      # (start, end)
 
@@ -11,51 +11,19 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from opensearch_neural.explanation import Share
+from opensearch_neural.corpus.sentences import Span, sentences
 
-LONGEST = 400
-"""Most characters of a sentence; a longer sentence is cut between words."""
+if TYPE_CHECKING:
+    from opensearch_neural.search.explanation import Share
+
 _TRIMMED = "".join(map(chr, range(0x21)))
 """Characters that the highlighter strips at both ends."""
 EXCERPT = 300
 """Most characters of an excerpt, unless a single sentence is longer."""
-
-Span = tuple[int, int]
-"""[start, end) in characters of a text."""
-
-# A full stop or similar mark, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
-# too, which does little harm and avoids a model for splitting sentences.
-_END = re.compile(r"""[.!?…؟।]["'”’)\]]*\s+(?=["'“‘(\[¿¡]?(?P<next>\S))|[。！？]["'”’」』）]*\s*|\n\s*""")
-
-
-def sentence_ends(text: str) -> Iterator[int]:
-    """Where each sentence but the first begins. A lower-case letter after a full stop begins no sentence."""
-    for match in _END.finditer(text):
-        following = match["next"]
-        if following is None or "\n" in match[0] or (following.isalnum() and not following.islower()):
-            yield match.end()
-
-
-def sentences(text: str) -> list[Span]:
-    """All sentences of a text, without the white space around them."""
-    spans = []
-    start = 0
-    for end in (*sentence_ends(text), len(text)):
-        while start < end:
-            cut = end
-            if end - start > LONGEST:
-                cut = text.rfind(" ", start + 1, start + LONGEST) + 1 or start + LONGEST
-            piece = text[start:cut]
-            left = start + len(piece) - len(piece.lstrip())
-            if piece.strip():
-                spans.append((left, left + len(piece.strip())))
-            start = cut
-    return spans
 
 
 def marked_words(highlighted: Iterable[str], text: str) -> list[Span] | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from opensearch_neural import queries
-from opensearch_neural.look_up_table import PackedTable, spread
+from opensearch_neural.queries.look_up_table import PackedTable, spread
 
 
 def test_a_table_worked_out_by_hand() -> None:

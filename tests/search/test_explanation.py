@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from opensearch_neural import forward_index, look_up_table, queries
-from opensearch_neural.explanation import CODES, Share, doubts, predicted, shares
+from opensearch_neural import queries
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
+from opensearch_neural.queries import forward_index, look_up_table
+from opensearch_neural.search.explanation import CODES, Share, doubts, predicted, shares
 
 DOCUMENTS = {
     "a": ("A rainbow after rain", {"rain": 2.3, "##bow": 0.7, "u.s": 1.1}),

@@ -15,13 +15,14 @@ from own_code import give_own_code  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.hub_export import export_for_hub  # noqa: E402
+from opensearch_neural.evaluation.model_card import card_table  # noqa: E402
 from opensearch_neural.models.directory import hash_files, write_osn_json  # noqa: E402
 from opensearch_neural.models.sparse.encoder import document_modules, load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
-from .sparse.test_encoder import TEXTS, masked_lm, router_model  # noqa: E402
+from .test_encoder import TEXTS, masked_lm, router_model  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +87,11 @@ def test_rows_of_the_results_are_chosen(trained: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0
     lines = [line for line in (tmp_path / "upload" / "README.md").read_text().splitlines() if "scifact" in line]
     assert lines == ["| scifact | sparse, trained | nDCG@10 | 0.7000 |  | 300 |"]
-    results = [tmp_path / "summary.json"]
     with pytest.raises(InputError, match="no row of the results has the variant 'none'") as caught:
-        export_for_hub(trained, tmp_path / "no", licence="mit", results=results, only={"variant": ["none"]})
+        card_table([tmp_path / "summary.json"], {"variant": ["none"]})
     assert caught.value.remedy == "known are 'as published', 'trained'"
     with pytest.raises(InputError, match="the results have 201 rows, more than the 200"):
-        export_for_hub(trained, tmp_path / "no", licence="mit", results=[tmp_path / "large.json"])
-    assert not (tmp_path / "no").exists()
+        card_table([tmp_path / "large.json"])
 
 
 def test_code_of_a_model_is_refused_and_its_pruning_is_told(tokenizer_folder: Path, tmp_path: Path) -> None:
@@ -127,5 +126,5 @@ def test_what_the_hubs_users_could_not_load_is_refused(trained: Path, tokenizer_
         export_for_hub(trained, tmp_path / "there", licence="mit")
     (tmp_path / "no.json").write_text('{"rows": [{"set": "x"}]}')
     with pytest.raises(InputError, match=r"no\.json is no result file"):
-        export_for_hub(trained, tmp_path / "upload", licence="mit", results=[tmp_path / "no.json"])
+        card_table([tmp_path / "no.json"])
     assert not (tmp_path / "upload").exists()

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from forward_rows import BYTES, packed, row_field, unpacked
 
-from opensearch_neural import forward_index, queries
+from opensearch_neural import queries
 from opensearch_neural.errors import InputError
-from opensearch_neural.explanation import shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 from opensearch_neural.lint import lint
-from opensearch_neural.oracle import StoredWeights, predict, stored
+from opensearch_neural.queries import forward_index
+from opensearch_neural.search.explanation import shares
+from opensearch_neural.search.oracle import StoredWeights, predict, stored
 
 META = IndexMeta(sparse=SparseMeta("m", "h", "q"), forward_index=True)
 VOCABULARY = [*(f"t{number}" for number in range(60)), "u.s", ".", "é", "日本", "𝔘", "##ing", "a\u2024b", "\ud800"]
