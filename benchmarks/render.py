@@ -22,7 +22,7 @@ RATIOS = ("P99", "requests/s")
 """Measures that `ratios` shows, as ratios to the baseline's."""
 COSTS = ("P50", "P99", "requests/s")
 """Measures that `quality_and_cost` and `kept_and_cost` show, as ratios to the baseline's."""
-FACTS = ("bytes a document", "active terms")
+FACTS = ("bytes a document", "documents encoded a second", "active terms")
 """Measures that `quality_and_cost` shows as values, if known."""
 
 OVERLAP = "overlap@10"

@@ -4,6 +4,6 @@ command.py   `osn bench bm25-sparse`: the table, its goals and the plot
 models.py    the sets, and a published model as it is, trained further, and averaged with its start
 measures.py  the quality of every engine
 dense.py     dense vectors and codes, for hybrid and cascade
-cost.py      engines under load, bytes of an index
+cost.py      engines under load, bytes, documents encoded a second
 weight.py    `osn bench sum-weight`: the gain for each weight, on dev and train questions
 """

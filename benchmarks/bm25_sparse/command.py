@@ -15,7 +15,7 @@ each set at most 2,000 judged queries are used, taken evenly.
 
 Cost: all engines search an index of documents resampled from COST_SET with the model's vectors (`osn bench grow`), under
 load and in random turns. Also measured: how much of the exact result's score they keep, the bytes a document of an index
-with what the engine needs, and the terms that the model gives a document.
+with what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
 --dense adds `hybrid` and two cascades, in indexes with dense vectors and codes, under load with up to 100,000 documents.
 A trained model gets only the cascade after bm25-sparse: its quality with every seed, its cost with the first. ONNX Runtime
@@ -37,7 +37,7 @@ from typing import Any
 import click
 
 from benchmarks import plots
-from benchmarks.bm25_sparse.cost import BYTES, check_load, cost_rows
+from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
 from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import Table, goal_of, paper_options, publish
@@ -139,7 +139,7 @@ def shown(row: Row) -> bool:
     return (
         (row.kind == "difference" and row.measure == "nDCG@10")
         or (row.kind == "ratio" and row.measure in ("P50", "P99", "requests/s"))
-        or row.measure in ("score kept", BYTES, TERMS)
+        or row.measure in ("score kept", BYTES, RATE, TERMS)
     )
 
 

@@ -1,12 +1,13 @@
-"""Costs in `osn bench bm25-sparse`: every engine under load, and the bytes of its index."""
+"""Costs in `osn bench bm25-sparse`: every engine under load, the bytes of its index, and the speed of encoding documents."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from benchmarks.bm25_sparse import dense
@@ -29,10 +30,16 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
+from benchmarks.speed.turns import rate
+from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.models.dense.quantized import load_quantized
+from opensearch_neural.models.dense.torch_encoder import load_dense
+from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.queries import forward_index
 from trainers.common.config import fingerprint
 
@@ -45,9 +52,11 @@ COST_SET = "scifact"
 LOAD = LoadSettings(warmup=WarmupSettings(20, 90))
 MOST_DENSE = 100_000
 """Most documents of an index under load that has dense vectors too."""
-BYTES = "bytes a document"
+BYTES, RATE = "bytes a document", "documents encoded a second"
 FIELD_SAMPLE = 3000
 """How many documents are written to measure the bytes of an index."""
+TURNS, TURN = 8, 32
+"""Turns of each encoder, and documents in a turn."""
 
 
 def variants_of(engines: Iterable[str]) -> list[Variant]:
@@ -60,10 +69,10 @@ def variants_of(engines: Iterable[str]) -> list[Variant]:
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
-    """Load tests of each size with each arm's first model, and the bytes of its vectors.
+    """Load tests of each size with each arm's first model, and the cost of its vectors: bytes a document, and encoding.
 
-    A row's variant is the arm. Its set is the size; for bytes, the data that they were measured on. Engines that need dense
-    vectors are measured with up to MOST_DENSE documents.
+    A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on. Engines
+    that need dense vectors are measured with up to MOST_DENSE documents.
     """
     rows: list[Row] = []
     first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
@@ -79,6 +88,7 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     for model in first if experiment.sizes else ():
         vectors = dense.kept_variant(experiment, model.name, experiment.dense is not None)
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
+        rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
     return [row for row in rows if row.engine in DENSE_ENGINES or not experiment.beside]
 
 
@@ -180,3 +190,37 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
         plain = sum(sizes[field] for field in text)
         rows.append(Row(f"{COST_SET}, by field", BM25, BYTES, plain, None, None, len(sample)))
     return rows
+
+
+def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
+    """How many documents of COST_SET are encoded a second with the vectors that each engine needs; intervals over turns."""
+    sparse = load_sparse(experiment.on_corpus(model, COST_SET))
+    encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
+    if experiment.dense:
+        beside = dense_engines(experiment, model.name)
+        if HYBRID in beside:
+            encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
+        cascades = tuple(engine for engine in beside if engine in CASCADES)
+        encoders[cascades] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+    documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
+    times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
+    for encoder in encoders.values():
+        encoder.vectors(documents[:TURN])
+    for at in range(0, len(documents) - TURN + 1, TURN):  # the last documents, if fewer than a turn, are left out
+        part = documents[at : at + TURN]
+        for engines, encoder in encoders.items():
+            started = time.perf_counter()
+            encoder.vectors(part)
+            times[engines].append(time.perf_counter() - started)
+    return [
+        Row(
+            f"{COST_SET}, encoding",
+            engine,
+            RATE,
+            *rate(seconds, TURN),
+            len(documents),
+            variant=_variant(experiment, model, engine),
+        )
+        for engines, seconds in times.items()
+        for engine in engines
+    ]

@@ -123,6 +123,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     facts = {(row.engine, row.variant, row.measure): row.value for row in summary.rows if row.set.startswith("two, ")}
     for engine in SPARSE_ENGINES:
         assert facts[engine, PUBLISHED, "bytes a document"] > facts[BM25, "", "bytes a document"] > 0
+        assert facts[engine, arm, "documents encoded a second"] > 0
     assert not [
         name
         for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*,osn-trained*")
@@ -259,16 +260,18 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert weight[HYBRID] > weight[BM25] + 4 * 32, "the vectors alone are of 32 floats"
     assert weight[SUM] + 32 < weight[RARE_CASCADE] < weight[SUM] + weight[HYBRID]
     assert weight[RARE_CASCADE] == weight[SUM_CASCADE]
+    assert facts[RARE_CASCADE, "documents encoded a second"] < facts[SUM, "documents encoded a second"]
     assert rows_of("again", "--dense", str(dense)) == rows
     recorded = str(tmp_path / "without")
     with_beside = ["--dense", str(dense), "--beside", recorded]
     costed: list[str] = []
-    grow = cost.grow
+    grow, load_sparse = cost.grow, cost.load_sparse
     with monkeypatch.context() as watched:
         watched.setattr(cost, "grow", lambda *args, **how: [costed.append(args[1].sparse), grow(*args, **how)])
+        watched.setattr(cost, "load_sparse", lambda folder: [costed.append(folder), load_sparse(folder)][1])
         trained = rows_of("trained", *with_beside, "--arm", arm, "--seeds", "1,2")
-    # Under load: the model of the first seed, and nothing that is kept.
-    assert [Path(folder).name for folder in costed] == [f"{slug(arm)}-seed-1-on-two"]
+    # Under load and encoding: the model of the first seed, and nothing that is kept.
+    assert [Path(folder).name for folder in costed] == [f"{slug(arm)}-seed-1-on-two"] * 2
     beside = [row for row in trained if not row.variant.startswith(arm)]
     every = {row.key: row for row in rows}
     assert [row for row in beside if row.kind in ("value", "difference", "ratio") and every[row.key] != row] == []
@@ -300,7 +303,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     for model in (PUBLISHED, f"seeds 1 to 2, {arm}"):
         assert f"{SUM_CASCADE}, {model}: points above" in heads
     facts_of_arm = {row.measure: row.value for row in of_arm if row.level or row.set.startswith("two, ")}
-    assert {"requests/s", "refused"} & facts_of_arm.keys()
+    assert {"requests/s", "refused"} & facts_of_arm.keys() and facts_of_arm["documents encoded a second"] > 0
     assert facts_of_arm["bytes a document"] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
     # Without --beside the same, from what is kept, and what the sparse vectors cost and gain by themselves.
     whole = rows_of("whole", "--dense", str(dense), "--arm", arm, "--seeds", "1,2")
@@ -332,7 +335,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert "generator's ceiling, requests/s" in {row.measure for row in of_codes if row.set == "320 documents"}
     assert {row.engine for row in of_codes if row.level and row.measure in ("requests/s", "refused")} == {*CASCADES}
     table = quality_and_cost(rows)
-    assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table
+    assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
     weighed = [
         *arguments[:8], "--dense", str(dense), "--weights", "0.05,0.2", "--limit-queries", "7", "--record", str(work / "w"),
     ]  # fmt: skip
