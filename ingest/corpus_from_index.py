@@ -286,10 +286,10 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
 
 def _left_out(mapping: Mapping[str, Any], index: str) -> list[str]:
     """The fields of an index that are no part of its documents. Raises InputError for an index of passages."""
-    record = record_in(mapping, index)
-    if record is None:
+    meta = record_in(mapping, index)
+    if meta is None:
         return []
-    if record.passages is not None:
+    if meta.passages is not None:
         raise InputError(
             f"the index {index!r} holds passages, not whole documents, so it is no corpus",
             "ingest from the original source of the documents",

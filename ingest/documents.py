@@ -357,13 +357,13 @@ class Documents:
             return delete_documents(self.client, self.index, ids)
 
 
-def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
-    """How `index` differs from the record that documents were encoded for, so that they do not fit; None if they fit.
+def other_to_write(encoded_for: IndexMeta, meta: IndexMeta) -> str | None:
+    """How `meta` differs from the record that documents were encoded for, so that they do not fit; None if they fit.
 
     Models are compared by their hashes: a model may have been named by its hub id once, and by its folder another time.
     """
     for part, name in (("sparse", "sparse model"), ("dense", "dense model"), ("quantized", "quantized model")):
-        before, now = getattr(encoded_for, part), getattr(index, part)
+        before, now = getattr(encoded_for, part), getattr(meta, part)
         if before is None or now is None:
             if before is not now:
                 return f"no {name}" if now is None else f"a {name}, {now.name} ({now.hash})"
@@ -371,10 +371,10 @@ def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
             return f"another {name}: {now.name} ({now.hash}), not {before.name} ({before.hash})"
         elif replace(now, name=before.name) != before:
             return "another IDF table" if part == "sparse" else f"other vectors of the {name} {now.name}"
-    if encoded_for.passages != index.passages:
-        return f"{documents_of(index)}, not {documents_of(encoded_for)}"
-    if encoded_for.prune != index.prune:
-        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (index, encoded_for))
+    if encoded_for.passages != meta.passages:
+        return f"{documents_of(meta)}, not {documents_of(encoded_for)}"
+    if encoded_for.prune != meta.prune:
+        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (meta, encoded_for))
         return f"sparse vectors that are {now}, not {before}"
     return None
 
@@ -382,8 +382,8 @@ def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
     """The document as the index stores it; None if there is none. Its passages are joined again."""
-    held = _read(client, index, existing_record(client, index), id)
-    return None if held is None else held[0]
+    stored = _read(client, index, existing_record(client, index), id)
+    return None if stored is None else stored[0]
 
 
 @translate_errors()

@@ -19,7 +19,7 @@ class ModelRequest:
 
     models: Models
     """The models by name, and how they encode."""
-    record: IndexMeta | None
+    meta: IndexMeta | None
     """The record of the index if it exists."""
     index: str
     """The name of the index."""

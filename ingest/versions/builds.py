@@ -195,10 +195,10 @@ def serve(
     still_ours()
     meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
-    record = dict(meta.extra.get(BUILD, {}))
-    if not record.get("swapped") and previous != index:
-        record |= {"alias": alias, "replaced": previous}
-        write_record(client, index, meta.with_extra(**{BUILD: record}))
+    build = dict(meta.extra.get(BUILD, {}))
+    if not build.get("swapped") and previous != index:
+        build |= {"alias": alias, "replaced": previous}
+        write_record(client, index, meta.with_extra(**{BUILD: build}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
         warn_of_running(client, previous, meta, index)
@@ -302,9 +302,9 @@ def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
 
 def _note_swapped(client: OpenSearch, index: str) -> None:
     meta = record_if_ours(client, index)
-    record = meta.extra.get(BUILD) if meta else None
-    if meta and record and not record.get("swapped"):
-        write_record(client, index, meta.with_extra(**{BUILD: {**record, "swapped": True}}))
+    build = meta.extra.get(BUILD) if meta else None
+    if meta and build and not build.get("swapped"):
+        write_record(client, index, meta.with_extra(**{BUILD: {**build, "swapped": True}}))
 
 
 def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
@@ -391,10 +391,10 @@ def _refuse_closed(client: OpenSearch, index: str) -> None:
             raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
-def warn_of_running(client: OpenSearch, present: str | None, wanted: IndexMeta, to: str) -> None:
-    """Warn if requests made for the present index are wrong for another index, `to`, with the record `wanted`."""
-    held = None if present is None or present == to else record_if_ours(client, present)
-    other = None if held is None else other_for_requests(held, wanted)
+def warn_of_running(client: OpenSearch, present: str | None, meta: IndexMeta, to: str) -> None:
+    """Warn if requests made for the present index are wrong for another index, `to`, with the record `meta`."""
+    present_meta = None if present is None or present == to else record_if_ours(client, present)
+    other = None if present_meta is None else other_for_requests(present_meta, meta)
     if other is not None:
         log.warning(
             "%s has %s, unlike %s: applications that are running must open their engines again once it serves",
@@ -404,23 +404,25 @@ def warn_of_running(client: OpenSearch, present: str | None, wanted: IndexMeta, 
         )
 
 
-def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
-    """What makes requests for an index with the record `held` wrong for another one; None if nothing does."""
-    if held.forward_index and not wanted.forward_index:
+def other_for_requests(before: IndexMeta, after: IndexMeta) -> str | None:
+    """What makes requests for an index with the record `before` wrong for another one; None if nothing does."""
+    if before.forward_index and not after.forward_index:
         return "no forward index, so that requests which read it fail"
-    if wanted.prune_postings is not None and held.prune_postings is None:
+    if after.prune_postings is not None and before.prune_postings is None:
         return "pruned postings"
-    if (held.passages is None) != (wanted.passages is None):
-        return "whole documents" if wanted.passages is None else "passages"
-    if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
-        if wanted.sparse is None:
+    if (before.passages is None) != (after.passages is None):
+        return "whole documents" if after.passages is None else "passages"
+    if before.sparse is not None and (after.sparse is None or after.sparse.query_hash != before.sparse.query_hash):
+        if after.sparse is None:
             return "no sparse model"
-        return "an IDF table that is counted anew" if wanted.counting else "another sparse model or IDF table"
+        return "an IDF table that is counted anew" if after.counting else "another sparse model or IDF table"
     # A model may have been named by its hub id once, and by its folder another time.
-    if held.dense is not None and (wanted.dense is None or replace(wanted.dense, name=held.dense.name) != held.dense):
-        return "no dense model" if wanted.dense is None else "another dense model, or another type of its vectors"
-    codes = wanted.quantized
-    if held.quantized is not None and (codes is None or codes.hash != held.quantized.hash):
+    if before.dense is not None and (
+        after.dense is None or replace(after.dense, name=before.dense.name) != before.dense
+    ):
+        return "no dense model" if after.dense is None else "another dense model, or another type of its vectors"
+    codes = after.quantized
+    if before.quantized is not None and (codes is None or codes.hash != before.quantized.hash):
         return "no quantized model" if codes is None else "another quantized model"
     return None
 

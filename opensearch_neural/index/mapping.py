@@ -151,20 +151,20 @@ def index_body(
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 
-def search_analyzer_of(mappings: Mapping[str, Any], record: IndexMeta) -> str:
+def search_analyzer_of(mappings: Mapping[str, Any], meta: IndexMeta) -> str:
     """The analyzer of queries in the BM25 fields of an index with these mappings and this record."""
     contents = mappings.get("properties", {}).get("contents", {})
-    return str(contents.get("search_analyzer", record.analyzer))
+    return str(contents.get("search_analyzer", meta.analyzer))
 
 
-def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], record: IndexMeta) -> bool:
+def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], meta: IndexMeta) -> bool:
     """Whether queries of the BM25 fields have an analyzer of WORD_BY_WORD. False if the index defines any analysis of its
     own, which could replace a built-in analyzer.
 
     settings: of the index, flat: {"index.number_of_shards": "1", …}
     """
     own = any(name.startswith("index.analysis.") for name in settings)
-    return not own and search_analyzer_of(mappings, record) in WORD_BY_WORD
+    return not own and search_analyzer_of(mappings, meta) in WORD_BY_WORD
 
 
 def knn_vector(dense: DenseMeta) -> dict[str, Any]:

@@ -341,10 +341,10 @@ def _opensearch(index: str, engine: str, *, by_record: bool) -> Retriever:
     if by_record:
         # Under the same name, an index may be written by another model, or tuned. Its number of documents, for instance,
         # is no other index.
-        record = existing_record(connect(), index)
-        models = (record.sparse, record.dense, record.quantized, record.passages, record.prune, record.prune_postings)
-        tuned = [record.extra.get(each.key) for each in TUNED]
-        name += f" {fingerprint([repr(model) for model in models], record.analyzer, tuned)}"
+        meta = existing_record(connect(), index)
+        models = (meta.sparse, meta.dense, meta.quantized, meta.passages, meta.prune, meta.prune_postings)
+        tuned = [meta.extra.get(each.key) for each in TUNED]
+        name += f" {fingerprint([repr(model) for model in models], meta.analyzer, tuned)}"
 
     def build() -> Retriever:
         client = connect()
