@@ -179,7 +179,7 @@ def _made_of_corpus(request: ModelRequest, passages: PassageMeta | None) -> Chos
     return None
 
 
-def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
+def _check_tokenizer(tokenizer: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
     """Raise InputError if the named tokenizer is not used, or if the index's lexical model has another tokenizer."""
     from opensearch_neural.models.tokenizer import load_tokenizer
 
@@ -189,9 +189,9 @@ def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_
                 "--tokenizer applies to --sparse lexical and to --passages without a model; this ingest has neither",
                 "leave the option out",
             )
-    elif load_tokenizer(named).get_vocab() != sparse.query.tokenizer.get_vocab():
+    elif load_tokenizer(tokenizer).get_vocab() != sparse.query.tokenizer.get_vocab():
         raise InputError(
-            f"the sparse model {sparse.info.name} has another tokenizer than --tokenizer {named}",
+            f"the sparse model {sparse.info.name} has another tokenizer than --tokenizer {tokenizer}",
             "leave the option out, or write another index",
         )
 
@@ -204,14 +204,14 @@ def _lexical_is_to_be_built(models: Models, meta: IndexMeta | None) -> bool:
     return meta.sparse.name.startswith("lexical") and not registry.link_of(meta.sparse.hash).is_dir()
 
 
-def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
+def lexical_tokenizer(tokenizer: str | None, records: Records) -> Tokenizer:
     """The tokenizer of a corpus's lexical model: the named one, else BERT's if installed, else trained on the corpus."""
     from opensearch_neural.models.sparse.lexical import TRAINING_SAMPLE
     from opensearch_neural.models.sparse.word_pieces import train_word_pieces
     from opensearch_neural.models.tokenizer import load_tokenizer
 
-    if named is not None:
-        return load_tokenizer(named)
+    if tokenizer is not None:
+        return load_tokenizer(tokenizer)
     if packaged := directory.minilm_directory():
         return load_tokenizer(packaged)
     return train_word_pieces(document.contents for document in islice(records(ignore), TRAINING_SAMPLE))
@@ -240,7 +240,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 
 
 def splitting_tokenizer(
-    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
+    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, tokenizer: str | None
 ) -> Tokenizer:
     """The tokenizer that measures passages: the encoding model's, else the named one, else words."""
     from opensearch_neural.models.tokenizer import load_tokenizer
@@ -249,7 +249,7 @@ def splitting_tokenizer(
         return sparse.query.tokenizer
     if dense is not None:
         return load_tokenizer(_tokenizer_folder(dense.info.path))
-    return words() if named is None else load_tokenizer(named)
+    return words() if tokenizer is None else load_tokenizer(tokenizer)
 
 
 def _tokenizer_folder(model: Path) -> Path:

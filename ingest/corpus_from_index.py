@@ -133,7 +133,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
     index = corpus.removeprefix(PREFIX)
     with translate_errors():
         settings = allowed(lambda: client.indices.get_settings(index=index, params={"flat_settings": "true"})) or {}
-    kept: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     subfields: dict[str, dict[str, Any]] = {}
     for name, each in mappings.items():
         properties = each["mappings"].get("properties", {})
@@ -148,7 +148,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
             else:
                 here = plain_mapping(mapping, ignore_malformed=malformed)
             there = part_of.get(field, field)
-            kept[there] = _both(kept[there], here) if there in kept else here
+            plain[there] = _both(plain[there], here) if there in plain else here
             alike = subfields.setdefault(there, {})
             for sub, how in mapping.get("fields", {}).items():
                 if how.get("type") in IGNORING:  # better without a value in a subfield than without the document
@@ -156,7 +156,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
                 alike[sub] = None if _own_analysis(how, of_index) else _both(alike.get(sub, how), how)
     return {
         field: made
-        for field, mapping in kept.items()
+        for field, mapping in plain.items()
         if mapping is not None and (made := _with_subfields(mapping, subfields[field]))
     }
 
@@ -171,14 +171,15 @@ def _own_analysis(mapping: Mapping[str, Any], settings: Mapping[str, str] | None
 
     settings: flat; None: they are not known, and any analysis with a name may be defined there
     """
-    named = {name: mapping[name] for name in (*ANALYZERS, "normalizer", "similarity") if name in mapping}
+    analysis = {name: mapping[name] for name in (*ANALYZERS, "normalizer", "similarity") if name in mapping}
     if settings is None:
-        return bool(named)
+        return bool(analysis)
     defined = {"normalizer": "analysis.normalizer", "similarity": "similarity"}
-    begins = [f"index.{defined.get(name, 'analysis.analyzer')}.{of}." for name, of in named.items()]
-    if mapping.get("type") in ANALYZED and "analyzer" not in named:
+    begins = [f"index.{defined.get(name, 'analysis.analyzer')}.{of}." for name, of in analysis.items()]
+    if mapping.get("type") in ANALYZED and "analyzer" not in analysis:
         begins.append("index.analysis.analyzer.default.")
-    if mapping.get("type") in ANALYZED and "search_analyzer" not in named:  # whatever the analyzer of the documents is
+    # Whatever the analyzer of the documents is:
+    if mapping.get("type") in ANALYZED and "search_analyzer" not in analysis:
         begins.append("index.analysis.analyzer.default_search.")
     return any(setting.startswith(tuple(begins)) for setting in settings)
 

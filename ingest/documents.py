@@ -120,8 +120,8 @@ class Documents:
             splade = directory.locate(sparse, code=trust_remote_code)
             if not has_query_table(splade):
                 with translate_errors():
-                    kept = with_kept_table(client, meta.sparse, splade, trust_remote_code, index=index)
-                sparse = sparse if kept is None else str(kept)
+                    folder = with_kept_table(client, meta.sparse, splade, trust_remote_code, index=index)
+                sparse = sparse if folder is None else str(folder)
         self.names = FieldNames.of_index(meta.names)
         """The possible field names of the parts of a document."""
         models = IndexModels(
@@ -194,7 +194,7 @@ class Documents:
         number = 0
         with patience(self._policy.patience):
             while part := list(islice(stream, BATCH)):
-                taken: dict[str, Document] = {}
+                by_id: dict[str, Document] = {}
                 for each in part:
                     number += 1
                     try:
@@ -203,8 +203,8 @@ class Documents:
                         id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
                         written.refused.append(Refused(id, error.message))
                         continue
-                    taken[document.id] = document  # of two documents with one id, the later counts
-                self._write(list(taken.values()), written)
+                    by_id[document.id] = document  # of two documents with one id, the later counts
+                self._write(list(by_id.values()), written)
             if refresh:
                 segments.refresh(self.client, self.index)
         for index, created in self._created.items():
@@ -259,12 +259,12 @@ class Documents:
             single = {document.parent for document in documents if isinstance(document, Passage)}
             whole = {id: number for id, number in counts.items() if id not in reasons and id not in single}
             stored_documents.remove_last_passages(self.client, target, whole)
-        taken = counts.keys() - reasons.keys()
-        written.replaced += len(taken & there)
-        written.created += len(taken - there)
+        accepted = counts.keys() - reasons.keys()
+        written.replaced += len(accepted & there)
+        written.created += len(accepted - there)
         if record.sparse is not None:
             self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
-            self._created[target] += sum(counts[id] for id in taken - there)
+            self._created[target] += sum(counts[id] for id in accepted - there)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """The ids of the documents that the index holds already."""
@@ -298,10 +298,10 @@ class Documents:
         with patience(self._policy.patience):
             for _ in range(CONFLICTS):
                 target = self._target()
-                held = _read(self.client, target.index, self.meta, id)
-                if held is None:
+                stored = _read(self.client, target.index, self.meta, id)
+                if stored is None:
                     raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
-                document, condition = held
+                document, condition = stored
                 record = _with_changes(document.record(), self._in_index(changes, document))
                 if "_id" in changes and changes["_id"] != id:
                     raise InputError(
@@ -462,17 +462,17 @@ def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
 
 def _without(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The tree without a field, and without the objects that held nothing else."""
-    kept: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for key, value in tree.items():
         if key == name:
             continue
         rest = name.removeprefix(f"{key}.")
         if rest == name:
-            kept[key] = value
+            remaining[key] = value
         elif isinstance(value, dict):
             inner = _without(value, rest)
             if inner or not value:
-                kept[key] = inner
+                remaining[key] = inner
         else:
             if isinstance(value, list) and any(
                 _without(part, rest) != part for part in value if isinstance(part, dict)
@@ -481,8 +481,8 @@ def _without(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
                     f"{key!r} is a list of objects, so {rest!r} of one of them cannot be changed",
                     f"change {key!r} as a whole",
                 )
-            kept[key] = value
-    return kept
+            remaining[key] = value
+    return remaining
 
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:

@@ -121,8 +121,8 @@ def content_of_files(
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
         dense = reconstructed_meta(codes, quantizer, new_index.dense_type, lambda: stored.sample_of_codes(SAMPLE))
         vectorizer = Changed(stored, partial(reconstructed, quantizer=quantizer))
-    named = manifest.prune or (index_meta.prune if index_meta is not None else None)
-    prune = models.prune or (Pruning.parse(named) if named else None)
+    rule = manifest.prune or (index_meta.prune if index_meta is not None else None)
+    prune = models.prune or (Pruning.parse(rule) if rule else None)
     if prune is not None and manifest.sparse is None:
         raise InputError(f"--prune {prune} needs sparse vectors, and {stored.folder} has none", "leave it out")
     if manifest.prune not in (None, _named(prune)):

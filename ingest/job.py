@@ -299,24 +299,24 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
             "leave them out, or encode again with `osn encode`; only --pq and --dense-from-codes go with --vectors",
         )
     encoded = stored.manifest.corpus
-    asked = job.corpus or CorpusSource("")
-    if not asked.path and encoded.path == "stdin":
+    requested = job.corpus or CorpusSource("")
+    if not requested.path and encoded.path == "stdin":
         raise InputError("the corpus was read from standard input when it was encoded", "osn ingest CORPUS --vectors …")
     for part in ("id_field", "title_field", "text_field", "url_field"):
-        if getattr(asked, part) not in (None, getattr(encoded, part)):
+        if getattr(requested, part) not in (None, getattr(encoded, part)):
             used = "the default" if getattr(encoded, part) is None else repr(getattr(encoded, part))
             raise InputError(
-                f"--{part.replace('_', '-')} {getattr(asked, part)}: the vectors were encoded with {used}",
+                f"--{part.replace('_', '-')} {getattr(requested, part)}: the vectors were encoded with {used}",
                 "leave the option out, or encode again with `osn encode`",
             )
-    if encoded.limit is not None and (asked.limit or 0) > encoded.limit:
+    if encoded.limit is not None and (requested.limit or 0) > encoded.limit:
         raise InputError(
-            f"--limit {asked.limit}: only the first {encoded.limit} documents were encoded",
+            f"--limit {requested.limit}: only the first {encoded.limit} documents were encoded",
             "leave the option out, or encode again with `osn encode`",
         )
     return replace(
         encoded,
-        path=asked.path or encoded.path,
-        format=asked.format or encoded.format,
-        limit=asked.limit or encoded.limit,
+        path=requested.path or encoded.path,
+        format=requested.format or encoded.format,
+        limit=requested.limit or encoded.limit,
     )

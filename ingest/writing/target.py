@@ -211,7 +211,7 @@ def existing_target(client: OpenSearch, index: str) -> Target:
     return Target(name, settings["uuid"], meta, meta.loading, f"{WRITE_ALIAS}{settings['uuid']}")
 
 
-def _check_existing(client: OpenSearch, index: str, meta: IndexMeta, asked: NewIndex) -> None:
+def _check_existing(client: OpenSearch, index: str, meta: IndexMeta, requested: NewIndex) -> None:
     """Raise InputError for requested settings that differ from the index's and cannot be changed any more."""
     name, settings = _settings(client, index)
     loading = meta.extra.get(LOADING)
@@ -222,24 +222,24 @@ def _check_existing(client: OpenSearch, index: str, meta: IndexMeta, asked: NewI
         "shards": int(settings["number_of_shards"]),
     }
     replicas = int(settings["number_of_replicas"])
-    if loading is None and replicas < (asked.replicas or 0):  # more than requested may be needed to balance zones
+    if loading is None and replicas < (requested.replicas or 0):  # more than requested may be needed to balance zones
         has["replicas"] = replicas
     different = [
-        f"--{setting.replace('_', '-')} {getattr(asked, setting)} (it has {value})"
+        f"--{setting.replace('_', '-')} {getattr(requested, setting)} (it has {value})"
         for setting, value in has.items()
-        if getattr(asked, setting) not in (None, value)
+        if getattr(requested, setting) not in (None, value)
     ]
-    if asked.store_vectors and mapping.get("_source", {}).get("excludes"):
+    if requested.store_vectors and mapping.get("_source", {}).get("excludes"):
         different.append("--store-vectors")
-    if asked.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
+    if requested.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
         different.append("--keep-replicas")
-    if loading is None and asked.replicas is not None and asked.replicas < replicas:
+    if loading is None and requested.replicas is not None and requested.replicas < replicas:
         log.warning(
             "%r has %d replicas and keeps them: --replicas %d is for a new index; change the setting "
             "index.number_of_replicas of this one",
             index,
             replicas,
-            asked.replicas,
+            requested.replicas,
         )
     if different:
         remedy = "leave it out, or write another index"
@@ -249,12 +249,12 @@ def _check_existing(client: OpenSearch, index: str, meta: IndexMeta, asked: NewI
                 " (--restart)" if is_build else f"; `osn index abort {index}` deletes this one, which is not complete"
             )
         raise InputError(f"the index {index!r} exists already, without {', '.join(different)}", remedy)
-    if meta.forward_index and not asked.forward_index:
+    if meta.forward_index and not requested.forward_index:
         raise InputError(f"the index {index!r} exists already, with a forward index", "leave out --no-forward-index")
-    if asked.prune_postings is not None and str(asked.prune_postings) != meta.prune_postings:
+    if requested.prune_postings is not None and str(requested.prune_postings) != meta.prune_postings:
         are = f"pruned by {meta.prune_postings}" if meta.prune_postings else "whole"
         raise InputError(
-            f"the postings of the index {index!r} are {are}, not pruned by {asked.prune_postings}",
+            f"the postings of the index {index!r} are {are}, not pruned by {requested.prune_postings}",
             "leave out --prune-postings, or write another index",
         )
 
@@ -270,7 +270,7 @@ def _needs_rows(prune: str, new_meta: IndexMeta) -> InputError:
 
 
 def _adapt(
-    client: OpenSearch, index: str, meta: IndexMeta, asked: NewIndex, fields: Mapping[str, Any] | None
+    client: OpenSearch, index: str, meta: IndexMeta, requested: NewIndex, fields: Mapping[str, Any] | None
 ) -> IndexMeta:
     """Apply settings that an existing index can still get: replicas at the end of its loading, more fields.
 
@@ -278,10 +278,10 @@ def _adapt(
     """
     from opensearchpy.exceptions import RequestError
 
-    if asked.replicas is not None and LOADING in meta.extra:
-        meta = _with_replicas(client, index, meta, asked.replicas)
-    if asked.field_limit is not None:
-        client.indices.put_settings(index=index, body={"index": {FIELD_LIMIT: asked.field_limit}})
+    if requested.replicas is not None and LOADING in meta.extra:
+        meta = _with_replicas(client, index, meta, requested.replicas)
+    if requested.field_limit is not None:
+        client.indices.put_settings(index=index, body={"index": {FIELD_LIMIT: requested.field_limit}})
     if fields:
         try:
             client.indices.put_mapping(index=index, body={"properties": dict(fields)})
@@ -370,8 +370,8 @@ def _create(
 
 def _at_write_index(client: OpenSearch, alias: str) -> dict[str, Any]:
     """What an alias says of its write index besides the flag; nothing if it has none."""
-    named = allowed(lambda: client.indices.get_alias(name=alias)) or {}
-    definitions = [each["aliases"][alias] for each in named.values() if each["aliases"][alias].get("is_write_index")]
+    answer = allowed(lambda: client.indices.get_alias(name=alias)) or {}
+    definitions = [each["aliases"][alias] for each in answer.values() if each["aliases"][alias].get("is_write_index")]
     return without_write_flag(definitions[0]) if definitions else {}
 
 

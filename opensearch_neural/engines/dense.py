@@ -102,15 +102,15 @@ class Faiss(Engine):
         return QuantizedRetriever(ids, codes, model.quantizer, model.encode_queries, name="faiss")
 
     def body(self, text: str, page: Page) -> Body:
-        wanted = page.get("from_", 0) + page.get("size", 10)
-        if wanted > self.most_hits:
+        hits = page.get("from_", 0) + page.get("size", 10)
+        if hits > self.most_hits:
             raise InputError(
-                f"the engine faiss fetches at most {self.most_hits:,} hits by their ids, not {wanted:,}",
+                f"the engine faiss fetches at most {self.most_hits:,} hits by their ids, not {hits:,}",
                 "ask for a less deep page, or use jpq-hnsw",
             )
         # More than the page shows: a document may have been deleted since the codes were read, may not pass the filter, or
         # may be another passage of a document that is already listed.
-        spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
+        spare = queries.MOST_LISTED if page.get("filter") else hits * queries.COLLAPSED_PASSAGES
         # Count all hits, so that `missing` sees how many are gone.
         page.setdefault("track_total_hits", True)
         run = self.load_retriever().retrieve({"": text}, min(spare, queries.MOST_LISTED))

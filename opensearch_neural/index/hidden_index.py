@@ -232,16 +232,16 @@ def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> 
     from opensearchpy.exceptions import ConflictError
 
     for _ in range(CONFLICTS):
-        kept = read_largest(client, id)
-        if kept is None:
+        stored = read_largest(client, id)
+        if stored is None:
             return
-        larger = {token: weight for token, weight in weights.items() if weight > kept.weights.get(token, 0.0)}
+        larger = {token: weight for token, weight in weights.items() if weight > stored.weights.get(token, 0.0)}
         if not larger:
             return
-        condition = dict(zip(("if_seq_no", "if_primary_term"), kept.version, strict=True))
+        condition = dict(zip(("if_seq_no", "if_primary_term"), stored.version, strict=True))
         try:
             client.index(
-                index=INDEX, id=id, body=_largest_document(kept.index, {**kept.weights, **larger}), params=condition
+                index=INDEX, id=id, body=_largest_document(stored.index, {**stored.weights, **larger}), params=condition
             )
             return
         except ConflictError:

@@ -133,8 +133,8 @@ def index_body(
         properties["parent"] = {"type": "keyword"}
         # When a document becomes shorter, its last passages are found by their number and deleted.
         properties["passage"] = {"properties": {"number": {"type": "integer"}, "start": place, "end": place}}
-    asked = {"number_of_shards": shards, "number_of_replicas": replicas}
-    index_settings: dict[str, Any] = {name: number for name, number in asked.items() if number is not None}
+    counts = {"number_of_shards": shards, "number_of_replicas": replicas}
+    index_settings: dict[str, Any] = {name: number for name, number in counts.items() if number is not None}
     if meta.dense is not None:
         index_settings["knn"] = True
     dynamic = (*DYNAMIC_MAPPINGS, *([FLAT_OBJECTS] if flat_objects else []))
