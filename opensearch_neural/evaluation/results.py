@@ -150,8 +150,8 @@ class Row:
         if self.kind == "ratio":
             return f"{self.measure} / {self.against}"
         difference = f"{self.measure} - {self.against}"
-        named = {"p-value": "p({})", "holm": "Holm's p({})", "detectable": "detectable {}"}
-        return named.get(self.kind, "{}").format(difference)
+        formats = {"p-value": "p({})", "holm": "Holm's p({})", "detectable": "detectable {}"}
+        return formats.get(self.kind, "{}").format(difference)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Row:

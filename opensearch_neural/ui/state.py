@@ -68,11 +68,11 @@ class Column:
     @property
     def title(self) -> str:
         """ "bm25-sparse, window 20, exact"."""
-        told = [
+        options = [
             name.replace("_", " ") + ("" if option.is_flag else f" {text}")
             for name, (option, text) in self.chosen.items()
         ]
-        return ", ".join([self.engine, *told])
+        return ", ".join([self.engine, *options])
 
 
 def offered(engine: str) -> dict[str, Option]:
@@ -117,18 +117,18 @@ class State:
     """How many queries of the file had been searched when the user began to step through it, which fixes the order."""
 
     @classmethod
-    def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
+    def of(cls, parameters: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
         """Parse an address. columns: the default columns. Raises InputError for invalid values."""
 
         def last(name: str, default: str = "") -> str:
-            return [default, *asked.getlist(name)][-1]
+            return [default, *parameters.getlist(name)][-1]
 
         query, size = last("q"), last("size", "10")
         if len(query) > LONGEST_QUERY:
             raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
             raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
-        given = {name: asked.getlist(name) for name in Column("").texts}
+        given = {name: parameters.getlist(name) for name in Column("").texts}
         chosen = []
         for at, engine in enumerate(given["engine"]):
             if engine:
@@ -138,7 +138,7 @@ class State:
         return cls(
             query=query,
             filters=tuple(
-                line.strip() for text in asked.getlist("filter") for line in text.splitlines() if line.strip()
+                line.strip() for text in parameters.getlist("filter") for line in text.splitlines() if line.strip()
             ),
             size=int(size),
             columns=checked(chosen, indexes) or columns,

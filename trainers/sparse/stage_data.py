@@ -130,11 +130,11 @@ def with_candidates_alone(data: TrainingData, candidates: SparseCandidates) -> T
     A query's candidates are the documents that its examples name, of the hard negatives the first `candidates.depth`. A
     query with too few hard negatives gets random ones of all documents, so then all documents stay.
     """
-    everyone = range(len(data))
-    negatives = [data.negatives[index][: candidates.depth].tolist() for index in everyone]
+    examples = range(len(data))
+    negatives = [data.negatives[index][: candidates.depth].tolist() for index in examples]
     if min(map(len, negatives), default=0) < candidates.negatives:
         return data
-    few = fewer_documents(data.take(everyone, negatives=negatives), 0)
+    few = fewer_documents(data.take(examples, negatives=negatives), 0)
     return few if 2 * len(few.documents) < len(data.documents) else data
 
 
