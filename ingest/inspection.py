@@ -1,4 +1,4 @@
-"""Inspects an index: its models, its sizes, whether its IDF table still fits, and the needs of more documents."""
+"""Inspects an index: its models, its sizes, whether its IDF table still fits, and what a larger index would need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of an ingest, or of `osn encode`, for models: `chosen_models.choose` loads them."""
+"""What an ingest or `osn encode` asks of `chosen_models.choose`: the models to load, and the index that they are for."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ One index holds everything about a document, so that one request can combine it:
     parent        if documents are split into passages: the document's id (keyword)
     passage       likewise: the passage's number, and its place in the document's text
 
-and the caller's own fields, mapped as `--mapping` says, or (plain ones, from another index) as they were there, or when
-first seen: strings as keywords, so that they can be filtered and counted; ISO dates as dates; every number as a double,
-because the first price may be 10 and the next 10.99.
-Objects get the type flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
+The caller's own fields are mapped as `--mapping` says; plain fields of an index that is the corpus, as they are mapped
+there. All others are mapped when first seen: strings as keywords, so that they can be filtered and counted; ISO dates as
+dates; every number as a double, because the first price may be 10 and the next 10.99. Objects get the type flat_object if
+OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
 from __future__ import annotations
