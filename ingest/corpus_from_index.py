@@ -184,13 +184,13 @@ def _own_analysis(mapping: Mapping[str, Any], settings: Mapping[str, str] | None
     return any(setting.startswith(tuple(begins)) for setting in settings)
 
 
-def _both(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+def _both(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
     """The mapping that takes the values of both; None if there is none."""
-    if one is None or other is None:
+    if first is None or second is None:
         return None
-    kinds = [{name: value for name, value in each.items() if name != IGNORE} for each in (one, other)]
-    ignoring = {IGNORE: True} if one.get(IGNORE) or other.get(IGNORE) else {}
-    return {**one, **other, **ignoring} if kinds[0] == kinds[1] else None
+    kinds = [{name: value for name, value in each.items() if name != IGNORE} for each in (first, second)]
+    ignoring = {IGNORE: True} if first.get(IGNORE) or second.get(IGNORE) else {}
+    return {**first, **second, **ignoring} if kinds[0] == kinds[1] else None
 
 
 def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False) -> dict[str, Any] | None:

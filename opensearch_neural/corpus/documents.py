@@ -128,8 +128,8 @@ class FieldNames:
     @classmethod
     def of(cls, others: FieldNames | None = None, **names: str | None) -> FieldNames:
         """The given name for each part. Parts that are None have the names in `others`, or the usual ones."""
-        given: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
-        return replace(others or cls(), **given)
+        possible: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
+        return replace(others or cls(), **possible)
 
     @classmethod
     def of_index(cls, names: Mapping[str, str]) -> FieldNames:

@@ -190,8 +190,8 @@ class Goal:
         """The goal's words with its target: "P99, at most" and 1.25 are "P99, at most 1.25". A target whose numbers the
         words have already is not repeated."""
         target = self.target if isinstance(self.target, str) else f"{self.target:g}"
-        words, found = re.subn(r"\bat (?:least|most)(?=,|$)", rf"\g<0> {target}", self.goal)
-        if found or _numbers(target) <= {0.0, *_numbers(words)}:
+        words, count = re.subn(r"\bat (?:least|most)(?=,|$)", rf"\g<0> {target}", self.goal)
+        if count or _numbers(target) <= {0.0, *_numbers(words)}:
             return words
         return f"{words} (goal: {target})"
 

@@ -57,13 +57,13 @@ class Column:
 
     def settings(self) -> dict[str, Any]:
         """The settings of the engine. Raises InputError for an invalid value."""
-        given = {}
+        values = {}
         for name, (option, text) in self.chosen.items():
             try:
-                given[name] = flag(text) if option.is_flag else option.parse(text)
+                values[name] = flag(text) if option.is_flag else option.parse(text)
             except ValueError as error:
                 raise InputError(f"{self.engine}, {name.replace('_', ' ')} {text}: {error}") from None
-        return given
+        return values
 
     @property
     def title(self) -> str:
@@ -128,11 +128,11 @@ class State:
             raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
             raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
-        given = {name: parameters.getlist(name) for name in Column("").texts}
+        lists = {name: parameters.getlist(name) for name in Column("").texts}
         chosen = []
-        for at, engine in enumerate(given["engine"]):
+        for at, engine in enumerate(lists["engine"]):
             if engine:
-                texts = {name: texts[at] for name, texts in given.items() if at < len(texts)}
+                texts = {name: texts[at] for name, texts in lists.items() if at < len(texts)}
                 options = {name: texts[name] for name in takers() if texts.get(name)}
                 chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), options))
         return cls(
