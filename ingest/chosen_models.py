@@ -84,7 +84,7 @@ def choose(request: ModelRequest) -> ChosenModels:
         records = as_passages(records, splitting_tokenizer(encoder, dense or quantized, models.tokenizer), passages)
     encoders = Encoders(encoder, dense, models.encode_batch, quantized, reconstructed, prune)
     if total is None and encoders.pads:
-        # Reading takes little time compared with encoding, and gives the time left.
+        # A first reading takes little time beside encoding; with the total, the time left can be shown.
         total = sum(1 for _ in records(ignore))
     return ChosenModels(encoders, passages, records, total, sparse.table)
 

@@ -255,7 +255,7 @@ def other_for_queries(
     for name, mapping in properties.items():
         part = part_of.get(name)
         if part is not None:
-            # Only an alias finds what is called otherwise there: a field of the old name would be empty.
+            # The new index calls this field by another name: an own field of the old name would be empty, but not an alias.
             if name != part and mapped.get(name, {}).get("type") != "alias":
                 other[name] = f"called {part} there"
             for sub in mapping.get("fields", {}):
@@ -274,7 +274,7 @@ def other_for_queries(
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     """The same for one of the caller's own fields, and all fields below it."""
     kind = mapping.get("type", "object")
-    # The values in an object are strings: of dates, a range would compare the letters.
+    # The values in an object are strings there: a range over dates would compare their characters.
     alike = kind in ALIKE and not (kind == "date" and "." in name)
     other = {} if alike else {name: "not there" if kind == "alias" else f"no longer {kind}"}
     if kind in ALIKE and (lost := [each for each in ("normalizer", "null_value") if each in mapping]):

@@ -221,21 +221,21 @@ class Documents:
         Raises ModelError if that index was written with other models or settings.
         """
         target = targets.existing_target(self.client, self.index)
-        name, record = target.index, target.meta
-        if other := other_to_write(self.meta, record):
+        name, meta = target.index, target.meta
+        if other := other_to_write(self.meta, meta):
             raise ModelError(
                 f"{self.index!r} names {name!r} now, which was written with {other}", "open Documents again"
             )
-        if self._raised != (name, record.prune_postings) or self._vectorizer.larger is None:
+        if self._raised != (name, meta.prune_postings) or self._vectorizer.larger is None:
             query = None if self._encoders.sparse is None else self._encoders.sparse.query
-            vectorizer = for_index(self._encoders, record, query)
-            self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, record))
-            self._raised = (name, record.prune_postings)
+            vectorizer = for_index(self._encoders, meta, query)
+            self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, meta))
+            self._raised = (name, meta.prune_postings)
         return target
 
     def _write(self, documents: list[Document], written: Written) -> None:
         written_to = self._target()
-        target, record = written_to.index, written_to.meta
+        target, meta = written_to.index, written_to.meta
         parts: list[Document] = []
         for document in documents:
             try:
@@ -244,7 +244,7 @@ class Documents:
                 written.refused.append(Refused(document.id, error.message))
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
-        prepared = prepare(parts, self._vectorizer, record)
+        prepared = prepare(parts, self._vectorizer, meta)
         # The index may have been deleted while documents were encoded, which may take long: OpenSearch would create it anew,
         # with mappings that it guesses. A write alias, as `osn ingest` has, would change the cluster's state at each write.
         targets.verify_unchanged_index(self.client, written_to)
@@ -262,8 +262,8 @@ class Documents:
         accepted = counts.keys() - reasons.keys()
         written.replaced += len(accepted & there)
         written.created += len(accepted - there)
-        if record.sparse is not None:
-            self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
+        if meta.sparse is not None:
+            self._counted.setdefault(target, meta.extra.get(SHARD_DOCUMENTS) or 0)
             self._created[target] += sum(counts[id] for id in accepted - there)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:

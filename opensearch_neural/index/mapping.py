@@ -241,7 +241,7 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
         (content,) = content.values()
     for name in ("mappings", "properties"):
         inner = content.get(name) if isinstance(content, dict) else None
-        # A text as type makes it the mapping of a field with that name; a field named "type" has a mapping of its own.
+        # With a text as its type, this is itself the mapping of a field; an object there maps a field called "type".
         if isinstance(inner, dict) and not isinstance(inner.get("type"), str):
             content = inner
     if not isinstance(content, dict) or not all(isinstance(mapping, dict) for mapping in content.values()):

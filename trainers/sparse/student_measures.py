@@ -38,7 +38,7 @@ class DevRetrieval:
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
         self.student, self.sets = student, list(sets)
         settings, tokenizer, size = student.settings, student.tokenizers["document"], len(student.head.weight)
-        # By the id of a set's documents, which is all that `retrieve` gets of a set.
+        # By id(documents): `retrieve` gets a set's documents, and nothing else that names the set.
         self.own: dict[int, Lexicon] = {}
         if settings.idf == "own":
             self.own = {id(dev.documents): Lexicon.of([dev.documents], tokenizer, size, settings) for dev in sets}
