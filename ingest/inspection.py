@@ -1,4 +1,4 @@
-"""Inspects an index: its models, its sizes, whether its IDF table still fits, and the needs of more documents."""
+"""Inspects an index: its models, its sizes, whether its IDF table still fits, and what a larger index would need."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def _sizes(client: OpenSearch, index: str, meta: IndexMeta, stats: Mapping[str, 
         sizes[PARTS.get(suffix, "other")] += file["size_in_bytes"]
     postings = sizes.pop("postings", 0)
     if stats.get("completion", {}).get("size_in_bytes"):
-        # A field of type completion has a format of postings of its own. Of two files of a segment with one extension
-        # OpenSearch tells one size, so what is left is all that is known.
+        # A field of type completion has its own format of postings, in files with the same extensions. OpenSearch gives the
+        # size of one file of a segment for each extension, so only what the other parts leave is known.
         sizes[NOT_TOLD_APART] += max(postings, stats["store"]["size_in_bytes"] - sizes.total())
     elif meta.sparse is None:
         sizes["words"] += postings

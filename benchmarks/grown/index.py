@@ -147,17 +147,17 @@ def grow(
     prepared: the result of `resampler_of`, if several sizes are drawn from one corpus. Raises as `pipeline.ingest`.
     """
     meta, resampler = prepared or resampler_of(growth)
-    wanted = meta.with_extra(**{RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
+    new_meta = meta.with_extra(**{RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
     with translate_errors():
-        wrote = read_record(client, growth.index)
-        if wrote is not None and _facts(wrote) != _facts(wanted):
+        present_meta = read_record(client, growth.index)
+        if present_meta is not None and _facts(present_meta) != _facts(new_meta):
             raise ClusterError(
                 f"there is already an index {growth.index!r} with other documents", "delete it, or give another --index"
             )
 
-        whole = wrote is not None and LOADING not in wrote.extra
+        whole = present_meta is not None and LOADING not in present_meta.extra
         if not (whole and count(client, growth.index) == growth.documents):
-            _write(client, growth, wanted, resampler)
+            _write(client, growth, new_meta, resampler)
         if index_facts(client, growth.index).segments > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_segments(client, growth.index, growth.segments, least=0)

@@ -187,9 +187,9 @@ class BulkWriter:
                 or (suspicious and status == 500 and whole)
                 or (suspicious and not whole and len(positions) > MOST_SUSPECTS)
             ):
-                # The request is too large, or holds documents that never succeed: halves may pass. The first half has only
-                # the time that is left, so that halving gives no more. It returns once the cluster has answered for each of
-                # its documents; as after every such progress, the second half then has the whole patience again.
+                # The request is too large, or holds documents that never succeed: halves may pass. Halving adds no time: the
+                # first half has only what is left. It returns once the cluster has answered for each of its documents; as
+                # after every such progress, the second half then has the whole patience again.
                 middle = len(positions) // 2
                 self._write_chunk(actions, positions[:middle], outcome, began)
                 self._write_chunk(actions, positions[middle:], outcome)

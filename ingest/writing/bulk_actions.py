@@ -150,8 +150,8 @@ def _joined(tree: dict[str, Any], more: dict[str, Any]) -> dict[str, Any] | None
     joined = dict(tree)
     for name, value in more.items():
         if name in tree:
-            held = tree[name]
-            value = _joined(held, value) if isinstance(held, dict) and isinstance(value, dict) else None
+            below = tree[name]
+            value = _joined(below, value) if isinstance(below, dict) and isinstance(value, dict) else None
             if value is None:
                 return None
         joined[name] = value

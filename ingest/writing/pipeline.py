@@ -155,10 +155,10 @@ def ingest(
         if not run.written and not run.letter_count:
             raise holds_nothing(corpus.name)
         completion.still_ours()
-        held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        in_index, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
         run.retries += retries
-        run.letter_count -= held - run.written  # of what an interrupted run could not write some may be taken now
-        run.written = held
+        run.letter_count -= in_index - run.written  # of what an interrupted run could not write some may be taken now
+        run.written = in_index
         completion.when_written()
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
@@ -265,22 +265,22 @@ class _Run:
         at_first: called before the first document is written, if any is.
         """
         pending: deque[_Sent] = deque()
-        taken: list[_Taken] = []
+        to_encode: list[_Taken] = []
         begun = False
 
         def encode_and_write() -> None:
             nonlocal begun
             # The batches that are encoded now count as in flight.
-            while len(pending) + len(taken) > self.writing.in_flight:
+            while len(pending) + len(to_encode) > self.writing.in_flight:
                 self._settle_first(pending, progress)
-            for batch, prepared in self._encode(taken):
+            for batch, prepared in self._encode(to_encode):
                 if prepared.actions and not begun:
                     at_first()
                     begun = True
                 pending.append((batch, prepared, pool.submit(self.writer.write, prepared.actions)))
                 while pending and pending[0][2].done():
                     self._settle_first(pending, progress)
-            taken.clear()
+            to_encode.clear()
 
         pool = ThreadPoolExecutor(self.writing.writers, "osn-bulk")
         try:
@@ -290,8 +290,8 @@ class _Run:
                     self._skip(earlier, items)
                     progress.update(len(items), skipped=True)
                     continue
-                taken.append(self._take(start, items))
-                if len(taken) == self.together:
+                to_encode.append(self._take(start, items))
+                if len(to_encode) == self.together:
                     encode_and_write()
             encode_and_write()
             while pending:
@@ -365,9 +365,9 @@ class _Run:
                 documents.append(item)
         return _Taken(start, len(items), digest(items), documents, set_aside)
 
-    def _encode(self, taken: list[_Taken]) -> Iterator[tuple[_Taken, Prepared]]:
-        batches = [batch.documents for batch in taken]
-        for batch, prepared in zip(taken, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
+    def _encode(self, to_encode: list[_Taken]) -> Iterator[tuple[_Taken, Prepared]]:
+        batches = [batch.documents for batch in to_encode]
+        for batch, prepared in zip(to_encode, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
             unfit = [(batch.documents[position], reason) for position, reason in prepared.unfit.items()]
             batch.set_aside.extend(unfit)
             self.verification.refuse([document.id for document, _ in unfit])

@@ -270,10 +270,10 @@ def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, Unanswerable]], que
         for why, without in of_reasons.items():
             lines.setdefault((why, tuple(without)), []).append(engine)
     for (why, lacking), engines in lines.items():
-        named = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
+        examples = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
         warn(
             f"{len(lacking):,} of {len(queries):,} queries get no hits from {', '.join(engines)} and are not timed, "
-            f"because {why}: {named}"
+            f"because {why}: {examples}"
         )
 
 

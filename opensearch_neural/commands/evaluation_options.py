@@ -154,8 +154,8 @@ class Evaluation:
                 raise InputError(
                     f"--segments {self.segments} needs the frequency of each query", "give --frequencies FILE"
                 )
-            asked = {query: count for query, count in read_frequencies(file).items() if query in judged.qrels}
-            known = by_frequency(asked, names)
+            frequencies = {query: count for query, count in read_frequencies(file).items() if query in judged.qrels}
+            known = by_frequency(frequencies, names)
         if not known:
             raise InputError(f"{file} has no segment or frequency for any judged query")
         if missing := len(judged.qrels) - len(known):

@@ -97,12 +97,12 @@ def search(
     engines = open_engines(client, index, **how)
     name = engines.engine(engine or engines.default).name
     refuse_options_without_effect([name])
-    asked = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)
+    request = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)
     if body_only:
-        print_body(asked.body)
+        print_body(request.body)
         return
-    show(find(client, asked, explain=explain), name, as_json, from_)
-    if explain and not as_json and asked.engine.fused:
+    show(find(client, request, explain=explain), name, as_json, from_)
+    if explain and not as_json and request.engine.fused:
         print(f"(the cluster does not explain scores of {name}, which are computed after the search)")
 
 

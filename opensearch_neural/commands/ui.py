@@ -118,10 +118,12 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
             await super().startup(sockets)
             if not self.started:
                 return
-            taken = self.servers[0].sockets[0].getsockname()[1]
+            bound_port = self.servers[0].sockets[0].getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            asked = "&".join(filter(None, [f"token={token}" if token else "", state.address() if state.query else ""]))
-            click.echo(f"http://{shown}:{taken}/{'?' + asked if asked else ''}")
+            parameters = "&".join(
+                filter(None, [f"token={token}" if token else "", state.address() if state.query else ""])
+            )
+            click.echo(f"http://{shown}:{bound_port}/{'?' + parameters if parameters else ''}")
 
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=64)
     Server(config).run()

@@ -151,9 +151,9 @@ def open_engines(
     known = {"weights", *options_by_name()}
     if unknown := settings.keys() - known:
         raise InputError(f"no engine has the setting {min(unknown)!r}", f"settings: {', '.join(sorted(known))}")
-    record = existing_record(client, index)
+    meta = existing_record(client, index)
     models = IndexModels(
-        index, record, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1, client=client
+        index, meta, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1, client=client
     )
     plugin = bool(quick_capabilities(client).neural_sparse)
-    return Engines(index, record, plugin, models, settings, connect=lambda: client)
+    return Engines(index, meta, plugin, models, settings, connect=lambda: client)

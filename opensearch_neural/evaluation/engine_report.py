@@ -100,9 +100,9 @@ def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str |
         holm = f", p corrected for {len(compared)} comparisons (Holm)" if len(compared) > 1 else ""
         print(f"\nsegments [95% interval]{holm}\n")
         queries = {row.set: row.n for row in rows}
-        named = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
+        titled = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
         against = [f"{measures[0]} - {baseline}", *dict.fromkeys(row.column for row in compared)] if baseline else []
-        print(result_table(named, [*measures, UNJUDGED, *against], intervals=True, sets=True))
+        print(result_table(titled, [*measures, UNJUDGED, *against], intervals=True, sets=True))
 
 
 def difference(row: Row, p: Row) -> str:

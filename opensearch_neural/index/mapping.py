@@ -13,10 +13,10 @@ One index holds everything about a document, so that one request can combine it:
     parent        if documents are split into passages: the document's id (keyword)
     passage       likewise: the passage's number, and its place in the document's text
 
-and the caller's own fields, mapped as `--mapping` says, or (plain ones, from another index) as they were there, or when
-first seen: strings as keywords, so that they can be filtered and counted; ISO dates as dates; every number as a double,
-because the first price may be 10 and the next 10.99.
-Objects get the type flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
+The caller's own fields are mapped as `--mapping` says; plain fields of an index that is the corpus, as they are mapped
+there. All others are mapped when first seen: strings as keywords, so that they can be filtered and counted; ISO dates as
+dates; every number as a double, because the first price may be 10 and the next 10.99. Objects get the type flat_object if
+OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ def index_body(
         properties["parent"] = {"type": "keyword"}
         # When a document becomes shorter, its last passages are found by their number and deleted.
         properties["passage"] = {"properties": {"number": {"type": "integer"}, "start": place, "end": place}}
-    asked = {"number_of_shards": shards, "number_of_replicas": replicas}
-    index_settings: dict[str, Any] = {name: number for name, number in asked.items() if number is not None}
+    counts = {"number_of_shards": shards, "number_of_replicas": replicas}
+    index_settings: dict[str, Any] = {name: number for name, number in counts.items() if number is not None}
     if meta.dense is not None:
         index_settings["knn"] = True
     dynamic = (*DYNAMIC_MAPPINGS, *([FLAT_OBJECTS] if flat_objects else []))
@@ -151,20 +151,20 @@ def index_body(
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 
-def search_analyzer_of(mappings: Mapping[str, Any], record: IndexMeta) -> str:
+def search_analyzer_of(mappings: Mapping[str, Any], meta: IndexMeta) -> str:
     """The analyzer of queries in the BM25 fields of an index with these mappings and this record."""
     contents = mappings.get("properties", {}).get("contents", {})
-    return str(contents.get("search_analyzer", record.analyzer))
+    return str(contents.get("search_analyzer", meta.analyzer))
 
 
-def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], record: IndexMeta) -> bool:
+def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], meta: IndexMeta) -> bool:
     """Whether queries of the BM25 fields have an analyzer of WORD_BY_WORD. False if the index defines any analysis of its
     own, which could replace a built-in analyzer.
 
     settings: of the index, flat: {"index.number_of_shards": "1", …}
     """
     own = any(name.startswith("index.analysis.") for name in settings)
-    return not own and search_analyzer_of(mappings, record) in WORD_BY_WORD
+    return not own and search_analyzer_of(mappings, meta) in WORD_BY_WORD
 
 
 def knn_vector(dense: DenseMeta) -> dict[str, Any]:
@@ -241,7 +241,7 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
         (content,) = content.values()
     for name in ("mappings", "properties"):
         inner = content.get(name) if isinstance(content, dict) else None
-        # A text as type makes it the mapping of a field with that name; a field named "type" has a mapping of its own.
+        # With a text as its type, this is itself the mapping of a field; an object there maps a field called "type".
         if isinstance(inner, dict) and not isinstance(inner.get("type"), str):
             content = inner
     if not isinstance(content, dict) or not all(isinstance(mapping, dict) for mapping in content.values()):

@@ -188,9 +188,9 @@ def unsearched(body: Body, matches: int) -> Body | None:
     lacking = from_ + body["size"] - max(matches, from_)
     if lacking <= 0:
         return None
-    kept = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
+    unchanged = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
     rest = {
-        **kept,
+        **unchanged,
         "query": every_row_clause(tokens, field, among=among, boost=boost),
         "size": lacking,
         "from": max(0, from_ - matches),

@@ -158,12 +158,12 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
                 weights[number][share.token] = share.document_weight
             elif not share.token.startswith(ALL):  # the oracle scores match_all itself
                 bases[number] += share.score
-    asked: list[Clause] = []
+    other_clauses: list[Clause] = []
 
     def known(clause: Clause) -> Float32s:
-        if clause not in asked:  # an explained body may hold its query twice
-            asked.append(clause)
-        if len(asked) > 1 or "script_score" in clause:
+        if clause not in other_clauses:  # an explained body may hold its query twice
+            other_clauses.append(clause)
+        if len(other_clauses) > 1 or "script_score" in clause:
             raise InputError("the score of a body with several non-sparse queries is not predicted")
         return bases.astype(np.float32)
 

@@ -56,9 +56,9 @@ class Bm25SparseTuning(Tuning):
         with translate_errors():
             for hit, sentence in known_items(self.client, index, min(2 * most, MOST_HITS), seed):
                 id, words = hit["_id"], sentence.split()
-                kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
+                places = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
                 own = id if self.engines.meta.passages is None else hit["_source"]["parent"]
-                texts[id], qrels[id] = " ".join(words[at] for at in kept), {own: 1}
+                texts[id], qrels[id] = " ".join(words[at] for at in places), {own: 1}
         if len(texts) < 2 * FOLDS:
             raise InputError(
                 f"{index!r} has {len(texts)} documents with text, too few to make queries from", "give --data"

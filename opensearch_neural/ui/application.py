@@ -251,11 +251,11 @@ class AccessGuard:
             return PlainTextResponse("This page is not served under that name.", 421)
         if self.token is None:
             return None
-        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        shown = dict(asked).get("token")
+        parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        shown = dict(parameters).get("token")
         if shown is not None and same(shown, self.token):
-            kept = urlencode([pair for pair in asked if pair[0] != "token"])
-            answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + kept if kept else ''}", 303)
+            rest = urlencode([pair for pair in parameters if pair[0] != "token"])
+            answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + rest if rest else ''}", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=scope["scheme"] == "https")
             return answer
         # Other applications under the same name may set cookies that http.cookies cannot parse.

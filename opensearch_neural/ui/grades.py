@@ -164,7 +164,7 @@ class Grades:
 def _grades_in(path: Path) -> dict[tuple[str, str, str], Grade]:
     """{(query, document, who): grade} of a file, the last one last. Raises InputError for a line that is not a grade."""
     content = path.read_bytes()
-    given: dict[tuple[str, str, str], Grade] = {}
+    grades: dict[tuple[str, str, str], Grade] = {}
     # Not splitlines(): a query may contain other line ends, such as U+2028.
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else [], 1):
         try:
@@ -172,9 +172,9 @@ def _grades_in(path: Path) -> dict[tuple[str, str, str], Grade]:
         except (ValueError, TypeError, RecursionError):
             raise InputError(f"{path}, line {number}: not a grade", "`osn ui --grades` writes this file") from None
         key = grade.query, grade.document, grade.who
-        given.pop(key, None)
-        given[key] = grade
-    return given
+        grades.pop(key, None)
+        grades[key] = grade
+    return grades
 
 
 @dataclass(frozen=True)

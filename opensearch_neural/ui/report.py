@@ -127,12 +127,12 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
 
     better = [row for row in gains if row.low is not None and row.low > 0 and shown(row)]
     best = max(better or gains, key=lambda row: row.value)
-    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
+    gain = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
     if better:
-        return f"{best.line} is better than {baseline}: {told}."
+        return f"{best.line} is better than {baseline}: {gain}."
     worse = [row.line for row in gains if row.high is not None and row.high < 0 and shown(row)]
     also = f" Worse than it: {', '.join(worse)}." if worse else ""
-    return f"No engine is shown to be better than {baseline}; the highest is {best.line}: {told}.{also}"
+    return f"No engine is shown to be better than {baseline}; the highest is {best.line}: {gain}.{also}"
 
 
 def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -> Forest:
@@ -142,8 +142,8 @@ def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -
     intervals = []
     for row in shown:
         name = row.line if row.set == rows[0].set else f"{row.line} ({_segment(row.set, rows)})"
-        told = difference(row, corrected_p(row, by_key))
-        intervals.append(Interval(name, row.value, row.low, row.high, told))
+        label = difference(row, corrected_p(row, by_key))
+        intervals.append(Interval(name, row.value, row.low, row.high, label))
     several = ", p corrected (Holm)" if len(shown) > 1 else ""
     return forest(f"{measure}: difference to {baseline}, 95% intervals{several}", intervals)
 
@@ -183,7 +183,7 @@ def scatter(
     before, after = base.measured.per_query[measure], result.measured.per_query[measure]
     order = sorted(after, key=lambda query: (-abs(after[query] - before[query]), query))
     pages: list[Run] = [next(iter(each.runs.values()), {}) for each in (base, result)]
-    kept = [
+    points = [
         QueryHits(
             query,
             queries.get(query, "") or query,
@@ -196,8 +196,8 @@ def scatter(
         )
         for query in order[:MOST_QUERIES]
     ]
-    kept.sort(key=lambda each: (each.before - each.after, each.id))
-    return Scatter(result.engine, kept, len(order) - len(kept))
+    points.sort(key=lambda each: (each.before - each.after, each.id))
+    return Scatter(result.engine, points, len(order) - len(points))
 
 
 def documents_shown(results: Sequence[EngineResult]) -> list[str]:

@@ -442,8 +442,8 @@ def test_writes_go_on_after_a_swap_to_the_same_model_of_another_folder(
     ],
 )
 def test_what_differs_between_two_builds_is_named(changed: dict[str, Any], told: str | None) -> None:
-    held = IndexMeta(SparseMeta("sparse", "aaaa", "bbbb"), DenseMeta("dense", "cccc", 4, "float", True))
-    assert other_to_write(held, replace(held, **changed)) == told
+    meta = IndexMeta(SparseMeta("sparse", "aaaa", "bbbb"), DenseMeta("dense", "cccc", 4, "float", True))
+    assert other_to_write(meta, replace(meta, **changed)) == told
 
 
 @pytest.mark.parametrize("stored", [True, False])

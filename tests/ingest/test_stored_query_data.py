@@ -359,12 +359,12 @@ def test_documents_are_written_where_the_record_may_not_be_and_that_is_told_seld
 
 
 def test_while_an_ingest_writes_the_index_documents_leave_the_record_to_it(client: Any, written: str) -> None:
-    record = existing_record(client, written)
-    write_record(client, written, record.with_extra(adding=["more.jsonl"]))
+    meta = existing_record(client, written)
+    write_record(client, written, meta.with_extra(adding=["more.jsonl"]))
     with Documents(client, written) as documents:
         documents.add(records(130, seed=5))
     assert kept_documents(client, written) == 120
-    write_record(client, written, record)
+    write_record(client, written, meta)
     with Documents(client, written) as documents:
         documents.add([{"_id": "more", "text": "rain"}])
     assert kept_documents(client, written) == 251
@@ -375,9 +375,9 @@ def test_the_default_window_is_that_of_a_shard(
 ) -> None:
     monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", 10)
     run_job(client, job(write_jsonl(tmp_path / "docs.jsonl", records(120)), index_name, shards=3), show_progress=False)
-    record = existing_record(client, index_name)
-    assert record.extra[SHARD_DOCUMENTS] == 40 and default_windows(open_engines(client, index_name))[0] == 60
-    write_record(client, index_name, record.with_extra(**{SHARD_DOCUMENTS: None}))
+    meta = existing_record(client, index_name)
+    assert meta.extra[SHARD_DOCUMENTS] == 40 and default_windows(open_engines(client, index_name))[0] == 60
+    write_record(client, index_name, meta.with_extra(**{SHARD_DOCUMENTS: None}))
     assert default_windows(open_engines(client, index_name))[0] == 60, "counted, as an older version kept nothing"
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = lambda request: Fault("status", 403) if "_count" in request.path else None
@@ -464,17 +464,17 @@ def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, index_name
     run_job(client, job(corpus, index_name), show_progress=False)
     id, header = encoder_of(client, index_name)
     client.index(index=INDEX, id=id, body={name: value for name, value in header.items() if name != "users"})
-    record = existing_record(client, index_name)
-    assert record.sparse is not None
-    content = hidden_index.read_encoder(client, record.sparse.query_hash)
+    meta = existing_record(client, index_name)
+    assert meta.sparse is not None
+    content = hidden_index.read_encoder(client, meta.sparse.query_hash)
     assert content is not None
-    hidden_index.store_encoder(client, "another", record.sparse.query_hash, "lexical", content)
+    hidden_index.store_encoder(client, "another", meta.sparse.query_hash, "lexical", content)
     assert "users" not in encoder_of(client, index_name)[1], "a list of the later ones would not be whole"
-    hidden_index.forget(client, index_name, record)
-    hidden_index.forget(client, "another", record)
+    hidden_index.forget(client, index_name, meta)
+    hidden_index.forget(client, "another", meta)
     client.indices.delete(index=index_name)
-    hidden_index.forget(client, index_name, record)
-    assert hidden_index.read_encoder(client, record.sparse.query_hash) == content
+    hidden_index.forget(client, index_name, meta)
+    assert hidden_index.read_encoder(client, meta.sparse.query_hash) == content
     client.delete(index=INDEX, id=id)
 
 
@@ -485,7 +485,7 @@ def test_an_encoder_that_is_stored_again_while_it_is_deleted_is_whole(
     monkeypatch.setattr(hidden_index, "PART_BYTES", 100)
     hash, content = "test-stored-again", bytes(range(250))
     hidden_index.store_encoder(client, "first", hash, "a model", content)
-    record = IndexMeta(sparse=SparseMeta("a model", "any", hash))
+    meta = IndexMeta(sparse=SparseMeta("a model", "any", hash))
 
     def store_again(request: Request) -> None:
         is_part = request.path.rpartition("-")[2].isdigit()
@@ -494,10 +494,10 @@ def test_an_encoder_that_is_stored_again_while_it_is_deleted_is_whole(
 
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = store_again
-        hidden_index.forget(connect(proxy.url), "first", record)
+        hidden_index.forget(connect(proxy.url), "first", meta)
     assert hidden_index.read_encoder(client, hash) == content
     assert client.get(index=INDEX, id=f"encoder-{hash}")["_source"]["users"] == ["second"]
-    hidden_index.forget(client, "second", record)
+    hidden_index.forget(client, "second", meta)
     assert hidden_index.read_encoder(client, hash) is None
 
 

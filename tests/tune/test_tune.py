@@ -336,10 +336,10 @@ def test_a_tuned_window_grows_with_the_index_as_the_default_does(
     chosen = Chosen(setting, Tried(setting, 1.0, 0.9, 1.1), 1.1, 1.05, 1.2, 0)
 
     def window(tuned_on: int | None, held: int, **how: int) -> int:
-        record = existing_record(client, index)
-        tuned = {name: value for name, value in record.extra[key].items() if name != SHARD_DOCUMENTS}
+        meta = existing_record(client, index)
+        tuned = {name: value for name, value in meta.extra[key].items() if name != SHARD_DOCUMENTS}
         tuned |= {} if tuned_on is None else {SHARD_DOCUMENTS: tuned_on}
-        write_record(client, index, record.with_extra(**{key: tuned, SHARD_DOCUMENTS: held}))
+        write_record(client, index, meta.with_extra(**{key: tuned, SHARD_DOCUMENTS: held}))
         size: int = open_engines(client, index, **how).body(engine, "parse a string")["rescore"]["window_size"]
         return size
 

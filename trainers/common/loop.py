@@ -199,8 +199,8 @@ class _StopAfterStep(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if processes() > 1:
             # The signal may reach processes in different steps; all must stop after the same step.
-            asked = torch.tensor(int(self.asked), device=args.device)
-            dist.all_reduce(asked, dist.ReduceOp.MAX)
-            self.asked = bool(asked)
+            stop = torch.tensor(int(self.asked), device=args.device)
+            dist.all_reduce(stop, dist.ReduceOp.MAX)
+            self.asked = bool(stop)
         if self.asked:
             control.should_save = control.should_training_stop = True

@@ -322,5 +322,5 @@ def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -
 
 
 def _in_turns(first: list[int], second: list[int]) -> list[int]:
-    taken = [row for pair in zip_longest(first, second) for row in pair if row is not None]
-    return list(dict.fromkeys(taken))
+    rows = [row for pair in zip_longest(first, second) for row in pair if row is not None]
+    return list(dict.fromkeys(rows))

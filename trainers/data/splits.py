@@ -25,18 +25,24 @@ from trainers.data.texts import Ragged, TextStore, normalised
 
 def fewer_documents(data: TrainingData, count: int) -> TrainingData:
     """`data`, before any merge, with only the documents that its examples name and the first `count` of its corpus."""
-    asked = np.unique(data.query_rows)
-    named = [data.positives.values, data.negatives.values, data.scored.values, *(data.judged[row] for row in asked)]
-    kept = np.unique(np.concatenate([*named, np.arange(min(count, len(data.documents)))])).astype(np.int64)
+    queries = np.unique(data.query_rows)
+    of_examples = [
+        data.positives.values,
+        data.negatives.values,
+        data.scored.values,
+        *(data.judged[row] for row in queries),
+    ]
+    first = np.arange(min(count, len(data.documents)))
+    document_rows = np.unique(np.concatenate([*of_examples, first])).astype(np.int64)
     place = np.full(len(data.documents), -1, dtype=np.int64)
-    place[kept] = np.arange(len(kept))
+    place[document_rows] = np.arange(len(document_rows))
 
     def moved(rows: Iterable[npt.NDArray[np.int32]]) -> Ragged:
         return Ragged([at for at in place[row].tolist() if at >= 0] for row in rows)
 
     return replace(
         data,
-        documents=data.documents.at(kept.tolist()),
+        documents=data.documents.at(document_rows.tolist()),
         withheld=place[data.withheld][place[data.withheld] >= 0],
         positives=moved(data.positives),
         negatives=moved(data.negatives),
@@ -114,12 +120,12 @@ def hold_back(
     """
     part, room = _room(data, share, sets)
     groups = _groups(data, with_documents=apart == "documents")
-    held = _drawn(groups, part, room, seed)
+    held_back = _drawn(groups, part, room, seed)
     if not groups:
         raise InputError(
             f"{data.name}: nothing is left to train on", "its questions are all in `unseen`, or there are none"
         )
-    if not held:
+    if not held_back:
         smallest = min(len(group) for group in groups)
         raise InputError(
             f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
@@ -127,8 +133,8 @@ def hold_back(
             "raise the share, or use another set as dev",
         )
     # Examples outside `sets` that share texts with held-back examples are in neither part.
-    dev = sorted(index for index in held if part[index] >= 0)
-    train = [index for index in range(len(data)) if index not in held]
+    dev = sorted(index for index in held_back if part[index] >= 0)
+    train = [index for index in range(len(data)) if index not in held_back]
     if apart == "questions":
         return data.take(train), data.take(dev, name=dev_name(data.name))
     return _disjoint(data, train, dev)
@@ -188,16 +194,16 @@ def _drawn(
     order = list(range(len(groups)))
     random.Random(f"{seed} hold back").shuffle(order)
     room = room.copy()
-    held: set[int] = set()
+    drawn: set[int] = set()
     for number in order:
         inside = part[groups[number]]
-        taken = np.bincount(inside[inside >= 0], minlength=len(room))
-        if taken.any() and (taken <= room).all():
-            held.update(groups[number])
-            room -= taken
+        counts = np.bincount(inside[inside >= 0], minlength=len(room))
+        if counts.any() and (counts <= room).all():
+            drawn.update(groups[number])
+            room -= counts
         if not room.any():
             break
-    return held
+    return drawn
 
 
 def _groups(data: TrainingData, *, with_documents: bool) -> list[list[int]]:
@@ -222,8 +228,8 @@ def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[Tra
     def texts(ragged: Ragged, indices: list[int]) -> set[int]:
         return {int(canonical[row]) for index in indices for row in ragged[index]}
 
-    def without(indices: list[int], taken: set[int]) -> list[list[int]]:
-        return [[row for row in data.negatives[i].tolist() if int(canonical[row]) not in taken] for i in indices]
+    def without(indices: list[int], excluded: set[int]) -> list[list[int]]:
+        return [[row for row in data.negatives[i].tolist() if int(canonical[row]) not in excluded] for i in indices]
 
     train_negatives = without(train, texts(data.positives, dev))
     of_train = texts(data.positives, train) | {int(canonical[row]) for rows in train_negatives for row in rows}

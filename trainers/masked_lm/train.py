@@ -62,9 +62,9 @@ class MaskedLmTraining(TrainingModel):
             logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
         finally:
             positions, self._positions = self._positions, None
-        wanted = labels[positions]  # (masked,), as logits are (masked, vocabulary)
-        total, count = losses.masked_lm(logits, wanted)
-        correct = (logits.argmax(dim=-1) == wanted).float().sum()
+        targets = labels[positions]  # (masked,), as logits are (masked, vocabulary)
+        total, count = losses.masked_lm(logits, targets)
+        correct = (logits.argmax(dim=-1) == targets).float().sum()
         count = count.clamp(min=1)
         return Losses({"masked_lm": total / count}, {"accuracy": correct / count})
 

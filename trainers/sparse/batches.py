@@ -91,10 +91,10 @@ class SparseCollate(WholeBatchCollator):
         if self.settings.head == "full":
             size = self.vocabulary_size
             return VocabularySample(np.arange(size), np.ones(size, dtype=np.float32))
-        wanted = np.intersect1d(np.concatenate(queries), self.ordinary_entries)
+        of_queries = np.intersect1d(np.concatenate(queries), self.ordinary_entries)
         # The batch is the seed: the sample is the same in every process and in a resumed run.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
-        return sample_entries(wanted, self.ordinary_entries, self.settings.columns, rng)
+        return sample_entries(of_queries, self.ordinary_entries, self.settings.columns, rng)
 
 
 def _at_entries(

@@ -56,11 +56,13 @@ def with_settings_of_start(config: SparseConfig) -> SparseConfig:
     """
     start = locate(config.start)
     _, own = _document_side(start)
-    asked, most = config.student.activation, config.student.max_active
-    if asked is not None and own is not None and asked != own:
-        logger.warning("%s was trained with the activation %s: %s changes all its weights", config.start, own, asked)
+    activation, most = config.student.activation, config.student.max_active
+    if activation is not None and own is not None and activation != own:
+        logger.warning(
+            "%s was trained with the activation %s: %s changes all its weights", config.start, own, activation
+        )
     most = max_active(start) if most is None else most
-    return replace(config, student=replace(config.student, activation=asked or own or "log", max_active=most))
+    return replace(config, student=replace(config.student, activation=activation or own or "log", max_active=most))
 
 
 def prompts_of_start(name_or_path: str | Path, student: StudentSettings) -> dict[Role, str]:
@@ -97,9 +99,9 @@ def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> 
     """Log a warning of each thing that a sparse start has and the student does not: a prompt, its limit of terms, its
     table."""
     start = locate(name_or_path)
-    kept = prompts_of_start(start, student)
+    prompts = prompts_of_start(start, student)
     for texts in ROLES:
-        if (text := prompt(start, texts)) != kept[texts]:
+        if (text := prompt(start, texts)) != prompts[texts]:
             logger.warning("%s encodes each %s after the prompt %r: the student has none", start, texts, text)
     limit, most = max_active(start), student.max_active
     if limit is not None and most is not None and most != limit:

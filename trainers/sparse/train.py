@@ -148,7 +148,7 @@ def train_stage(
             student.lexicon.encoder.info.hash,
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
-            # A run that an earlier version began reads none: it does not go on with them.
+            # Earlier versions read no prompts. Such a run is not continued with prompts, as they change the hash.
             *filter(None, map(student.encoder_settings.prompt, ROLES)),
         ),
         made_from=teachers_hash(taught) | dev_hashes(prepared.dev),

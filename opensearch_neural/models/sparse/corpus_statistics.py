@@ -99,8 +99,8 @@ def _write_static_weights(module: Path, table: dict[str, float], vocabulary: lis
     import numpy as np
 
     config = read_json_object(module / "config.json", missing_ok=True)
-    if isinstance(named := config.get("path"), str) and named.endswith(".json"):
-        save_idf(module / Path(named).name, table)
+    if isinstance(table_file := config.get("path"), str) and table_file.endswith(".json"):
+        save_idf(module / Path(table_file).name, table)
         return
     from safetensors.numpy import load_file, save_file
 

@@ -143,14 +143,14 @@ def model_card(
 
 def _data_names(training: Any) -> Iterator[str]:
     """The names, never the paths, of the train sets: of the averaged models, of this training, and of its earlier stage."""
-    named: dict[str, None] = {}
+    names: dict[str, None] = {}
     for part in directory.averaged(training):
-        named.update(dict.fromkeys(_data_names(part.get("training"))))
+        names.update(dict.fromkeys(_data_names(part.get("training"))))
     stages = [training, training.get("pretraining")] if isinstance(training, Mapping) else []
     for stage in stages:
         sets = stage.get("train") if isinstance(stage, Mapping) else None
         for each in sets if isinstance(sets, list) else []:
             path = each.get("name") or each.get("path") if isinstance(each, Mapping) else each
             if path:
-                named.setdefault(Path(str(path)).name.partition(".")[0])
-    yield from named
+                names.setdefault(Path(str(path)).name.partition(".")[0])
+    yield from names

@@ -205,13 +205,13 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
     client, loaded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", client.count(index=loaded)["count"] / 16)
-    wrote = existing_record(client, loaded)
-    write_record(client, loaded, wrote.with_extra(**{SHARD_DOCUMENTS: None, SCALE: None}))
+    meta = existing_record(client, loaded)
+    write_record(client, loaded, meta.with_extra(**{SHARD_DOCUMENTS: None, SCALE: None}))
     try:
         nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
         workload = prepare(client, nowhere, loaded, parse_variants("bm25-sparse,high-idf-first+rare=count:1"), ["x"])
     finally:
-        write_record(client, loaded, wrote)
+        write_record(client, loaded, meta)
     bodies = [build("parse a string into a tree") for build in body_builders(workload).values()]
     assert [body["rescore"]["window_size"] for body in bodies] == [120, 60]
 
@@ -242,13 +242,13 @@ def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("added")
 def test_a_worker_makes_the_bodies_of_an_engine_that_is_added(client, loaded: str) -> None:
-    wrote = existing_record(client, loaded)
-    write_record(client, loaded, wrote.with_extra(**{SCALE: None}))
+    meta = existing_record(client, loaded)
+    write_record(client, loaded, meta.with_extra(**{SCALE: None}))
     try:
         nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
         workload = prepare(client, nowhere, loaded, parse_variants("bm25-title+title-boost=3"), ["x"])
     finally:
-        write_record(client, loaded, wrote)
+        write_record(client, loaded, meta)
     (build,) = body_builders(workload).values()
     body = build("parse a string into a tree")
     assert "title^3" in body["query"]["multi_match"]["fields"] and body["rescore"]

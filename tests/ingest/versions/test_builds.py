@@ -631,7 +631,7 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "other"),
+    ("before", "after", "other"),
     [
         (IndexMeta(), IndexMeta(SPARSE, DENSE), None),
         (IndexMeta(SPARSE, DENSE), IndexMeta(replace(SPARSE, hash="x"), DENSE), None),
@@ -651,9 +651,9 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
     ],
 )
 def test_what_makes_the_requests_of_a_running_application_wrong_is_named(
-    held: IndexMeta, wanted: IndexMeta, other: str | None
+    before: IndexMeta, after: IndexMeta, other: str | None
 ) -> None:
-    assert versions.other_for_requests(held, wanted) == other
+    assert versions.other_for_requests(before, after) == other
 
 
 def test_a_swap_to_another_sparse_model_is_told(
