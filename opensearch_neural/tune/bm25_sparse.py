@@ -40,7 +40,8 @@ SHARE_OF_WORDS = 0.5
 class Bm25SparseTuning(Tuning):
     setting = Bm25SparseSetting
     nothing_chosen = (
-        "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
+        "the best weight is not surely better than BM25, or not surely as good as the default weight, by {measure}; "
+        "nothing was stored"
     )
     own_queries, confirmed, keeps_share = True, "cross-validated", False
     full, full_name = "bm25", "BM25"

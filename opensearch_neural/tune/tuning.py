@@ -84,6 +84,15 @@ class Tuning:
             engines = replace(engines, meta=engines.meta.with_extra(**{self.setting.key: None}))
         self.client, self.engines, self.ask = client, engines, asker(client, engines.index)
 
+    @property
+    def has_stored_setting(self) -> bool:
+        """Whether searches use a setting that an earlier tuning stored; a cascade's counts only after the same engine."""
+        record = self.engines.meta.extra.get(self.setting.key)
+        if record is None:
+            return False
+        stored, used = self.setting.parse(record), self.setting.of(self.engines)
+        return getattr(stored, "first", None) == getattr(used, "first", None)
+
     @classmethod
     def check_queries(cls, *, judged: bool, unjudged: bool) -> None:
         """Raises InputError if the engine cannot be tuned with the options that are given."""

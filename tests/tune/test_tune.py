@@ -34,13 +34,14 @@ from opensearch_neural.engines.settings import (
 )
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Summary
-from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.models import IndexModels
+from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, share, store
 from opensearch_neural.tune.bm25_sparse import Bm25SparseTuning, bm25_sparse_settings, choose_bm25_sparse
-from opensearch_neural.tune.cascade import WEIGHTS, cascade_settings
+from opensearch_neural.tune.cascade import WEIGHTS, CascadeTuning, cascade_settings
 from opensearch_neural.tune.high_idf_first import HighIdfFirstTuning, high_idf_first_settings
 from opensearch_neural.tune.plot import plot
 from opensearch_neural.tune.trials import Ask, asker, halves, try_all
@@ -423,8 +424,32 @@ def test_the_command_tunes_shows_and_stores(
     assert any(each["pareto"] for each in content["tried"])
     report = Elements(page.read_text())
     assert len(report.of("circle", "point")) >= len(few) - 1 and "all tokens: " in str(report.of("svg", "costs"))
+    assert content["stored"] is False and ("--dry-run" if faster else "nothing was stored") in content["verdict"]
     assert (content["chosen"] is not None) == faster == len(report.of("svg", "forest")) and "SHA-256" in report.text
     assert ("nothing was stored" in report.text) == (not faster)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("stored", [False, True])
+def test_where_nothing_is_chosen_an_earlier_choice_is_named(
+    client, cluster_url: str, index: str, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    record = Bm25SparseSetting(1.1, 20).record if stored else None
+    write_record(client, index, existing_record(client, index).with_extra(**{Bm25SparseSetting.key: record}))
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.WEIGHTS", (0.1,))
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.choose_bm25_sparse", lambda *_, **__: None)
+    command = ("tune", "--url", cluster_url, "--index", index, "--most", "5", "--passes", "1")
+    done = CliRunner().invoke(osn, command, catch_exceptions=False)
+    write_record(client, index, existing_record(client, index).with_extra(**{Bm25SparseSetting.key: None}))
+    assert "nothing was stored" in done.stdout
+    assert ("bm25-sparse goes on with the setting that was stored before" in done.stdout) == stored
+
+
+def test_a_cascade_goes_on_with_what_was_tuned_after_the_same_engine() -> None:
+    meta = IndexMeta(extra={CascadeSetting.key: CascadeSetting(first="high-idf-first").record, SHARD_DOCUMENTS: 10})
+    for first, used in (("high-idf-first", True), ("bm25-sparse", False), (None, True)):
+        engines = Engines("docs", meta, True, IndexModels("docs", meta), {} if first is None else {"first": first})
+        assert CascadeTuning(None, engines).has_stored_setting is used  # type: ignore[arg-type]
 
 
 @pytest.mark.cluster
