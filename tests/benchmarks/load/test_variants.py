@@ -76,8 +76,9 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
     [
         ("splade", "there is no engine 'splade'"),
         ("bm25+color=red", "there is no option 'color'"),
-        ("bm25+hits=maybe", "'maybe' is not one of 'yes', 'no'"),
-        ("bm25+hits=0", "0 is not in the range x>=1"),
+        ("bm25+hits=maybe", "'maybe' is not yes, no or a whole number from 1"),
+        ("bm25+hits=0", "'0' is not yes, no or a whole number from 1"),
+        ("bm25+hits=-3", "'-3' is not yes, no or a whole number from 1"),
         ("high-idf-first+rare=0.6", "is not a threshold like ratio:0.6"),
         ("high-idf-first+window=0", "0 is not a whole number from 1"),
         ("bm25+window=5", "there is no option 'window'"),
