@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class Bm25SparseTuning(Tuning):
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """All queries choose and confirm, since the choice is cross-validated."""
         tuning, held_back = super().parts(questions, most, seed)
-        every = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
+        every = replace(questions, texts={**tuning.texts, **held_back.texts})
         return every, every
 
     def grid(self) -> Sequence[Setting]:

@@ -73,6 +73,14 @@ def test_halves_share_no_query_and_hold_only_judged_ones() -> None:
         halves({f"q{at}": "x" for at in range(9)}, None, 30, seed=1)
 
 
+def test_a_query_that_is_a_document_is_left_out_of_its_own_hits() -> None:
+    questions = Questions({"m": "moon", "q": "lion"}, {"m": {"l": 1}, "q": {"l": 1}}, own={"m"})
+    assert (questions.page("m"), questions.page("q")) == (11, 10)
+    assert questions.quality({"m": {"m": 3.0, "l": 2.0}, "q": {"l": 1.0}}, {}) == {"m": 1.0, "q": 1.0}
+    for part in halves({f"q{at}": "x" for at in range(10)}, {f"q{at}": {"d": 1} for at in range(10)}, 5, 0, {"q1"}):
+        assert part.own == {"q1"}
+
+
 def test_a_share_is_of_sums_and_its_interval_over_queries() -> None:
     kept, low, high = share({"a": 0.5, "b": 1.0}, {"a": 1.0, "b": 1.0})
     assert kept == 0.75 and low == 0.5 and high == 1.0
@@ -226,6 +234,34 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     )
     CliRunner().invoke(osn, [each for each in judged if each != "--json"], catch_exceptions=False)
     assert drawn == [1.0], "the settings must be better than BM25, whatever share of their own quality they keep"
+
+
+@pytest.mark.cluster
+def test_osn_tune_and_osn_eval_measure_the_same(
+    client, cluster_url: str, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the queries are documents of the index, which `osn eval` leaves out of their own hits."""
+    hits = client.search(index=index, body={"size": 24, "query": {"exists": {"field": "text"}}})["hits"]["hits"]
+    queries = [{"_id": hit["_id"], "text": hit["_source"]["text"]} for hit in hits]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
+    near = client.msearch(body=[
+        line for query in queries
+        for line in ({"index": index}, {"size": 2, "query": {"match": {"contents": query["text"]}}})
+    ])  # fmt: skip
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(
+        f"{query['_id']}\t{hit['_id']}\t1\n"
+        for query, answer in zip(queries, near["responses"], strict=True)
+        for hit in answer["hits"]["hits"] if hit["_id"] != query["_id"]
+    ))  # fmt: skip
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.WEIGHTS", (Bm25SparseSetting.weight,))
+    place = ("--url", cluster_url, "--index", index, "--data", str(tmp_path), "--split", "train", "--json")
+    tune_command, eval_command = ["tune", *place, "--passes", "1", "--dry-run"], ["eval", *place, "--engines", "bm25"]
+    tuned = CliRunner().invoke(osn, tune_command, catch_exceptions=False)
+    measured = CliRunner().invoke(osn, [*eval_command, "--timed", "0", "--measures", "nDCG@10"], catch_exceptions=False)
+    assert "queries are documents of the index too" in measured.stderr
+    bm25 = next(row for row in json.loads(measured.stdout)["rows"] if row["measure"] == "nDCG@10")
+    assert json.loads(tuned.stdout)["tried"][0]["nDCG@10"] == pytest.approx(bm25["value"])
 
 
 @pytest.mark.cluster
