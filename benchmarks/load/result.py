@@ -72,12 +72,13 @@ def summary(
 ) -> Summary:
     """The result file."""
     levels = cells(measurement) if levels is None else levels
+    named = f"{title or f'Load: {measurement.index}'}{' (partial)' if measurement.partial else ''}"
     return Summary.of_this_run(
         machine=environment(measurement),
         data=data,
         seeds=[measurement.settings.seed],
         rows=rows(measurement, levels),
-        title=f"{title or f'Load: {measurement.index}'}{' (partial)' if measurement.partial else ''}",
+        title="; ".join([named, *measurement.changes]),
     )
 
 
@@ -109,7 +110,7 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
     parts = []
     if measurement.partial:
         parts.append(f"PARTIAL RESULT: {measurement.partial}")
-    parts += [f"! {incident}" for incident in measurement.incidents]
+    parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes)]
     levels = cells(measurement) if levels is None else levels
     for level, row in levels.items():
         parts.append(f"{set_name(measurement, level)}\n\n{level_table(measurement, row)}")

@@ -118,7 +118,7 @@ def measure(
             raise
         measurement.partial = error.message
     if measurement.partial is None or probe.answers():
-        measurement.incidents += [
+        measurement.changes += [
             told for index in before if (told := change(index, before[index], contents_of(client, index)))
         ]
     return measurement

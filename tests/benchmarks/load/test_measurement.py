@@ -221,7 +221,8 @@ def test_documents_that_change_meanwhile_are_an_incident(
         measurement = run(client, cluster_url, index, corpus, settings=settings, out=tmp_path, on_block=act)
     finally:
         client.indices.delete(index=index)
-    assert f"! {index!r} changed while it was measured (500 documents before, 499 after)" in result.text(measurement)
+    told = f"{index!r} changed while it was measured (500 documents before, 499 after)"
+    assert f"! {told}" in result.text(measurement) and told in result.summary(measurement).title
 
 
 def first_id(client, index: str) -> str:
