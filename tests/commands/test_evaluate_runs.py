@@ -154,7 +154,7 @@ def test_segments_have_rows_of_their_own(folder: Path) -> None:
 def test_a_segment_without_a_measured_query_is_named(folder: Path) -> None:
     (folder / "searches.csv").write_text("q1,900\nq2,5\nq3,4\nq4,1\n")
     result = runs(folder, "--segments", "head,torso,tail", "--frequencies", str(folder / "searches.csv"))
-    assert f"warning: no query with a relevant document is in torso ({folder / 'searches.csv'})" in result.stderr
+    assert f"warning: no query with a relevant document is in head ({folder / 'searches.csv'})" in result.stderr
     (folder / "segments.tsv").write_text("q1\tbrand\nq2\tbrand\nq3\tbrand\nq4\tbrand\nq7\tother\n")
     result = runs(folder, "--segments", str(folder / "segments.tsv"))
     assert "no query with a relevant document is in other" in result.stderr
