@@ -47,11 +47,11 @@ def test_just_what_the_node_takes_passes(kind: str, lint_node: LintNode) -> None
     for value in TAKEN[kind]:
         if kind == "terms" and isinstance(value, dict):
             value = {**value, "index": lint_node.index}
-        agree({"url": value}, True)
-        agree({"url": value, "title": value}, False)
-        agree({"url": value, "boost": 2}, kind == "terms")
-        agree({"url": value, "_name": "a"}, kind == "terms")
+        agree({"contents": value}, True)
+        agree({"contents": value, "url": value}, False)
+        agree({"contents": value, "boost": 2}, kind == "terms")
+        agree({"contents": value, "_name": "a"}, kind == "terms")
     agree({}, False)
     for value in OF_EACH_KIND:
         if kind_of(value) not in ONE_FIELD[kind]:
-            agree({"url": value}, False)
+            agree({"contents": value}, False)
