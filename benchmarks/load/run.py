@@ -105,7 +105,7 @@ def measure(
     block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
     measurement.blocks = block_log.blocks
     if block_log.blocks:
-        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an interrupted run")
+        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an earlier run")
     run = LoadRun(client, workload, probe, measurement, block_log, say, on_block, began)
     try:
         run.everything(answers, judged)
