@@ -7,7 +7,7 @@ from opensearch_neural.lint.members import kind_of
 from opensearch_neural.lint.request import Body, LintedRequest
 
 _TEXT = "match match_phrase match_phrase_prefix match_bool_prefix term prefix wildcard regexp fuzzy"
-ONE_FIELD = {
+ONE_FIELD: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(_TEXT.split(), ("object", "string", "number", "boolean")),
     **dict.fromkeys(("range", "terms_set"), ("object",)),
     "terms": ("list", "object"),
