@@ -229,6 +229,6 @@ def rows_under_load(
         raise ClusterError(
             f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
         )
-    for incident in measured.incidents:
+    for incident in (*measured.incidents, *measured.changes):
         logger.warning("%s", incident)
     return result.rows(measured)

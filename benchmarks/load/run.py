@@ -28,6 +28,7 @@ from benchmarks.load.variants import parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.node.clusters import Say
 from opensearch_neural.retrievers.opensearch import search
@@ -99,11 +100,12 @@ def measure(
     for index in workload.indexes:
         server.settle_index(client, index)
         measurement.indexes[index] = server.index_facts(client, index)
+    before = {index: contents_of(client, index) for index in workload.indexes}
     measurement.notes += notes(measurement, workload)
     block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
     measurement.blocks = block_log.blocks
     if block_log.blocks:
-        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an interrupted run")
+        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an earlier run")
     run = LoadRun(client, workload, probe, measurement, block_log, say, on_block, began)
     try:
         run.everything(answers, judged)
@@ -115,6 +117,10 @@ def measure(
         if not measurement.blocks:
             raise
         measurement.partial = error.message
+    if measurement.partial is None or probe.answers():
+        measurement.changes += [
+            told for index in before if (told := change(index, before[index], contents_of(client, index)))
+        ]
     return measurement
 
 

@@ -151,7 +151,12 @@ def _yes(text: str) -> bool:
 
 
 def _hits(text: str) -> bool | int:
-    return COUNT(text) if text.isdigit() else _yes(text)
+    if text in ("yes", "no"):
+        return text == "yes"
+    try:
+        return COUNT(text)
+    except click.BadParameter:
+        raise ValueError(f"{text!r} is not yes, no or a whole number from 1") from None
 
 
 COUNT = click.IntRange(min=1)

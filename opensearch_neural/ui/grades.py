@@ -144,9 +144,30 @@ class Grades:
         for query, grades in self.qrels().items():
             for document, grade in grades.items():
                 if query.split() != [query] or document.split() != [document]:
-                    raise InputError(f"TREC qrels cannot contain an id with a blank: {query!r}, {document!r}")
+                    raise InputError(
+                        f"TREC qrels cannot contain an id with a blank: {query!r}, {document!r}",
+                        "export BEIR's form instead: /grades/beir, which `osn eval --qrels` reads too",
+                    )
                 lines.append(f"{query} 0 {document} {grade}\n")
         return "".join(lines)
+
+    def beir(self) -> str:
+        """BEIR's qrels, with tabs between ids. Raises InputError for an id that the format cannot hold."""
+        lines = ["query-id\tcorpus-id\tscore\n"]
+        for query, grades in self.qrels().items():
+            for document, grade in grades.items():
+                for id in (query, document):
+                    if not id or id != id.strip() or "\t" in id or len(id.splitlines()) > 1:
+                        raise InputError(
+                            f"BEIR's qrels cannot contain the id {id!r}: it is empty, or has a tab or a margin"
+                        )
+                lines.append(f"{query}\t{document}\t{grade}\n")
+        return "".join(lines)
+
+    def regraded(self, queries: Mapping[str, str]) -> list[str]:
+        """The graded queries that have another text in `queries` now: their grades are of another question."""
+        graded = {each.query for each in self.given() if each.text != queries.get(each.query, each.text)}
+        return sorted(graded)
 
     def workbench(self, name: str) -> dict[str, Any]:
         """The request that imports the grades into OpenSearch's Search Relevance Workbench."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from opensearch_neural.evaluation.engine_report import difference
+from opensearch_neural.evaluation.engine_report import difference, few_queries
 from opensearch_neural.evaluation.measures import label, rank
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.tables import cell
@@ -85,12 +85,14 @@ def report(
         for row in summary.rows
         if row.kind == "detectable" and row.measure == shown and not row.variant
     ]
+    can_show = [f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else []
+    few = few_queries(summary.rows)
     return report_page(
         "osn eval",
         summary,
         verdict(summary, shown, baseline),
         forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
-        notes=[f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
+        notes=[*can_show, *([f"{few[0].upper()}{few[1:]}."] if few else [])],
         plots=[costs(results, measures[0])],
         tables=list(tables(summary.rows)),
         template="evaluation.html",

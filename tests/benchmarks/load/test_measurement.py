@@ -209,6 +209,26 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
     assert result.text(measurement).startswith("PARTIAL RESULT: generator process 1 of 2")
 
 
+@pytest.mark.cluster
+def test_documents_that_change_meanwhile_are_an_incident(
+    client, cluster_url: str, corpus: Path, tmp_path: Path
+) -> None:
+    index = f"osn-test-load-{uuid.uuid4().hex[:8]}"
+    write(client, corpus, index)
+    act = during_the_blocks(lambda: client.delete(index=index, id=first_id(client, index), refresh=True))
+    try:
+        settings = replace(QUICK, quality=False)
+        measurement = run(client, cluster_url, index, corpus, settings=settings, out=tmp_path, on_block=act)
+    finally:
+        client.indices.delete(index=index)
+    told = f"{index!r} changed while it was measured (500 documents before, 499 after)"
+    assert f"! {told}" in result.text(measurement) and told in result.summary(measurement).title
+
+
+def first_id(client, index: str) -> str:
+    return client.search(index=index, body={"size": 1})["hits"]["hits"][0]["_id"]
+
+
 @pytest.fixture
 def own_node() -> Iterator[node.ClusterState]:
     """A node that a test may kill."""

@@ -23,7 +23,7 @@ from benchmarks.load.variants import (
 )
 from benchmarks.load.workload import LoadTarget, SearchedIndex, Workload, body_builders, prepare, prepared
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.judgements import BeirData, JudgedQueries
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, SparseMeta, existing_record, write_record
@@ -77,8 +77,9 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
     [
         ("splade", "there is no engine 'splade'"),
         ("bm25+color=red", "there is no option 'color'"),
-        ("bm25+hits=maybe", "'maybe' is not one of 'yes', 'no'"),
-        ("bm25+hits=0", "0 is not in the range x>=1"),
+        ("bm25+hits=maybe", "'maybe' is not yes, no or a whole number from 1"),
+        ("bm25+hits=0", "'0' is not yes, no or a whole number from 1"),
+        ("bm25+hits=-3", "'-3' is not yes, no or a whole number from 1"),
         ("high-idf-first+rare=0.6", "is not a threshold like ratio:0.6"),
         ("high-idf-first+window=0", "0 is not a whole number from 1"),
         ("bm25+window=5", "there is no option 'window'"),
@@ -183,6 +184,18 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
     assert set(score) == set(share)
     assert score["all"] == pytest.approx(1.0) and score["one"] < 1 and score["narrow"] < score["wide"] <= 1 + 1e-6
     assert all(share[name] <= score[name] + 1e-6 for name in share)  # a hit that is no longer first still scores
+
+
+@pytest.mark.cluster
+def test_a_query_that_is_a_document_is_left_out_of_its_own_hits_as_in_osn_eval(client, loaded: str) -> None:
+    (document,) = client.search(index=loaded, body={"size": 1, "query": {"exists": {"field": "text"}}})["hits"]["hits"]
+    id, text = document["_id"], document["_source"]["text"]
+    found = client.search(index=loaded, body={"size": 2, "query": {"match": {"contents": text}}})["hits"]["hits"]
+    other = next(hit["_id"] for hit in found if hit["_id"] != id)
+    judged = JudgedQueries("own", "", {id: text}, {id: {other: 1}}, ())
+    with prepared(client, LoadTarget(ConnectionSettings()), loaded, parse_variants("bm25"), [text]) as workload:
+        rows = judged_rows(client, workload, judged, loaded, baseline="bm25")
+    assert {row.column: row.value for row in rows}["nDCG@10"] == 1.0
 
 
 @pytest.mark.cluster
