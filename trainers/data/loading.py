@@ -244,7 +244,22 @@ def _load_records(
             raise InputError(f"unknown format of training data {format!r}", f"known: {', '.join(FORMATS)}")
     for record in records:
         builder.add(record)
+    if (
+        format == "triples"
+        and corpus is None
+        and len(builder.documents)
+        and all(map(_is_id, builder.documents.values()))
+    ):
+        raise InputError(
+            f"{path} names its passages by id: each is one word with a digit",
+            "give `corpus` and `queries`, which hold the texts",
+        )
     return builder.build(str(path))
+
+
+def _is_id(passage: str) -> bool:
+    """Whether a passage of a file of triples looks like an id."""
+    return len(passage.split()) == 1 and any(map(str.isdigit, passage))
 
 
 def _read_documents(path: Path) -> TextStore:

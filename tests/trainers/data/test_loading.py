@@ -155,6 +155,16 @@ def test_text_triples_of_one_query_become_one_example(tmp_path: Path) -> None:
     assert len(data.documents) == 4
 
 
+def test_triples_by_id_are_not_taken_for_texts(tmp_path: Path) -> None:
+    path = tmp_path / "qidpidtriples.tsv"
+    path.write_text("10\t0\t1\n11\tMED-1\tMED-2\n")
+    with pytest.raises(InputError, match=r"qidpidtriples\.tsv names its passages by id.*give `corpus` and `queries`"):
+        load_training(path)
+    for texts in ("10\tMED 1\tMED-2\n", "10\tgood\tMED-2\n"):
+        path.write_text(texts)
+        assert len(load_training(path)) == 1
+
+
 def test_triples_by_id_take_their_texts_from_collection_and_queries(tmp_path: Path) -> None:
     (tmp_path / "collection.tsv").write_text("0\tzero\n1\tone\n2\ttwo\n")
     (tmp_path / "queries.train.tsv").write_text("10\tten\n11\televen\n")
