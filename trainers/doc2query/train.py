@@ -92,7 +92,7 @@ def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[Traini
     data = merge(sets) if len(sets) > 1 else sets[0]
     if not config.dev_share:
         return data, None
-    return hold_back(data, max(config.dev_share, 1 / max(1, len(data))), seed=config.training.seed)
+    return hold_back(data, config.dev_share, seed=config.training.seed)
 
 
 def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
