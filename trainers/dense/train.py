@@ -27,7 +27,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
-from trainers.common.own_loss import loss_hash
+from trainers.common.own_loss import loss_hash, loss_noted
 from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import Trained, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
@@ -158,7 +158,7 @@ def train_retriever(
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
-        made_from=teachers_hash(teachers) | dev_hashes(dev),
+        made_from=teachers_hash(teachers) | dev_hashes(dev) | loss_noted(config.objective.loss),
         start_field="start",
         evaluate=measured if dev else None,
     )

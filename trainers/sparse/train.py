@@ -40,7 +40,7 @@ from opensearch_neural.models.sparse.encoder import KIND
 from opensearch_neural.models.sparse.idf import load_idf
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
-from trainers.common.own_loss import loss_hash
+from trainers.common.own_loss import loss_hash, loss_noted
 from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER, ROLES
 from trainers.data.candidates import RetrievalData
@@ -151,7 +151,7 @@ def train_stage(
             # A run that an earlier version began reads none: it does not go on with them.
             *filter(None, map(student.encoder_settings.prompt, ROLES)),
         ),
-        made_from=teachers_hash(taught) | dev_hashes(prepared.dev),
+        made_from=teachers_hash(taught) | dev_hashes(prepared.dev) | loss_noted(config.objective.loss),
         start_field="start",
         evaluate=None if dev is None else dev.measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
