@@ -43,8 +43,6 @@ class StudentSettings:
     idf: str = "train"
     """the IDF table of query tokens: "train" (of all train sets), "own" (of each set), "start" (the start's table), "none"
     (1 for each), or an idf.json"""
-    idf_rate: float | None = None
-    """also train the IDF table, at this many times the learning rate; null does not train it"""
     revive: float = 0.0
     """the share of its gradient that a term of weight 0 gets if that raises the weight; 0: the term stays at 0 for ever"""
     head: Literal["full", "sampled"] = "sampled"
@@ -74,8 +72,6 @@ class StudentSettings:
             raise ValueError(f"frozen_layers must not be below 0, not {self.frozen_layers}")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
-        if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
-            raise ValueError("idf_rate must be above 0; it trains a single table, so idf must not be own")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
         if self.prune is not None:
@@ -85,8 +81,8 @@ class StudentSettings:
                 raise ValueError(error.message) from None
         if self.queries == "network" and self.head != "full":
             raise ValueError("queries network needs head full: a query that the network encodes may hold any term")
-        if self.queries == "network" and (self.idf != "train" or self.idf_rate is not None):
-            raise ValueError("idf and idf_rate set the table of queries: with queries network there is no table")
+        if self.queries == "network" and self.idf != "train":
+            raise ValueError("idf sets the table of queries: with queries network there is no table")
 
     @property
     def double_log(self) -> bool:
