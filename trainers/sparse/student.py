@@ -200,10 +200,6 @@ class SparseStudent(CachedModel):
         return objective_terms(self.objective, scores, targets, temperature=temperature, all_pairs=all_pairs)
 
     def _document_flops(self, document_weights: Tensor, candidates: Tensor, entry_counts: Tensor) -> Tensor:
-        if (least := self.regularization.least_terms) is not None:
-            # Documents with few enough terms get no penalty, and do not add to the penalty of others.
-            active = ((document_weights > 0).float() * entry_counts).sum(dim=1, keepdim=True)
-            document_weights = document_weights * (active > least)
         if self.regularization.flops == "batch":
             return losses.flops(document_weights, entry_counts)
         # Slot 0 of a query holds its positive, the others its hard negatives. This is at least slots times, and at most
