@@ -29,7 +29,7 @@ from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash, loss_noted
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import Trained, dev_hashes
+from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import RetrievalData
 from trainers.data.dev_sets import DevSet, dev_measures
@@ -73,6 +73,8 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     build: makes the model; other methods with the same schedule pass their own. After an interruption, the same call
     continues. Intermediate results are in `config.output/.stages`.
     """
+    # A folder, a start or a setting that is refused, is refused before data are read, and negatives mined into the folder.
+    check_output(config.output, build(config).kind)
     folder, prepared = config.output / FOLDER, prepared_sets(config)
     sets = prepared.train
     if (miner := config.candidates.mine) is not None:
