@@ -47,6 +47,12 @@ def test_judgements_of_unknown_documents_are_counted_and_named(tmp_path: Path) -
     assert "train.tsv: 1 references name 1 documents that the data does not hold ('gone')" in data.notes[0]
 
 
+def test_a_long_id_is_shortened_in_a_message(tmp_path: Path) -> None:
+    rows = [("q", "d", 1), ("q", "x" * 5000, 1)]
+    data = load_training(beir(tmp_path / "set", {"d": "text"}, {"q": "query"}, {"train": rows}))
+    assert f"('{'x' * 59}…')" in data.notes[0]
+
+
 def test_judgements_of_another_corpus_are_refused(tmp_path: Path) -> None:
     rows = [(f"q{i}", f"x{i}", 1) for i in range(9)]
     folder = beir(tmp_path / "set", {"d": "text"}, {f"q{i}": f"query {i}" for i in range(9)}, {"train": rows})
@@ -227,7 +233,7 @@ def test_every_shape_of_sentence_transformers_lines_is_read(tmp_path: Path) -> N
         (["q"], "a list of texts"),
         ("q", "an object or a list"),
         ({"query": "q", "positive": "p", "scores": [10**400]}, "expected numbers"),
-        ({"query": "q", "positive": "p", "scores": [math.nan]}, r"bad\.jsonl, line 2: NaN is not JSON"),
+        ({"query": "q", "positive": "p", "scores": [math.nan]}, r"bad\.jsonl, line 2: NaN is not JSON: write a number"),
         ({"query": "q", "positive": "p", "scores": [-math.inf]}, r"bad\.jsonl, line 2: -Infinity is not JSON"),
         ({"query": "q", "positive": "p", "negative_²": "n", "negative_2": 3}, "a list of texts in negative_2"),
     ],
