@@ -52,6 +52,14 @@ def test_weights_that_are_cut_off_are_refused_in_one_line(model: Path, load: Cal
     assert "\n" not in caught.value.message and "each whole" in str(caught.value)
 
 
+def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_before_such_a_token_comes(model: Path) -> None:
+    tokenizer = load_tokenizer(model)
+    tokenizer.add_tokens(["unheard"])
+    tokenizer.save_pretrained(model)
+    with pytest.raises(ModelError, match=r"tiny: the model has vectors for (\d+) tokens, its tokenizer"):
+        towers(model)
+
+
 @pytest.mark.parametrize("load", [load_tokenizer, load_dense, towers, splade])
 def test_a_folder_without_a_tokenizer_is_refused(model: Path, tmp_path: Path, load: Callable[[Path], Any]) -> None:
     alone = tmp_path / "alone"

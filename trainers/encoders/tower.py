@@ -156,7 +156,7 @@ def load_towers(
     tied settings both roles have the same encoder.
 
     Raises InputError if tied settings meet two towers, or a length exceeds the backbone's positions; ModelError for a
-    folder that does not load.
+    folder that does not load, or whose tokenizer has more tokens than the model.
     """
     if settings.tied and not start.tied:
         raise InputError("the start has two towers, which cannot become one", "set encoder.tied to false")
@@ -171,6 +171,11 @@ def load_towers(
             backbone = _load_backbone(start.folders[role], settings.dropout)
             encoders[role] = Encoder(backbone, pooling=pooling, normalize=normalize)
             tokenizers[role] = load_any_tokenizer(start.folders[role])
+            known, tokens = backbone.get_input_embeddings().weight.shape[0], len(tokenizers[role])
+            if known < tokens:
+                raise ModelError(
+                    f"{start.folders[role]}: the model has vectors for {known} tokens, its tokenizer {tokens} tokens"
+                )
         if pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
         backbones.check_length(encoders[role].backbone, f"encoder.{role}_length", settings.length(role))

@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
-from opensearch_neural.models.sparse.idf import load_idf, save_idf  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
