@@ -152,7 +152,7 @@ class RegularizationSettings:
             )
 
     @property
-    def whole_from(self) -> float:
+    def full_weight_from(self) -> float:
         """The share of the steps after which λ has its full weight, at most 1."""
         return min(1.0, self.delay + self.ramp) if self.weight or self.query_weight else 0.0
 

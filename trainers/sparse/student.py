@@ -155,10 +155,11 @@ class SparseStudent(CachedModel):
 
     def encode(self, role: str, part: SparsePart) -> Encoded:
         weights = self.weights(part.input_ids, part.attention_mask, part.entries)
-        return Encoded(weights if part.entries is not None else self._heaviest(weights, role))
+        return Encoded(weights if part.entries is not None else self._kept(weights, role))
 
-    def _heaviest(self, weights: Tensor, role: str) -> Tensor:
-        """Sets all but each text's `max_active` largest weights to 0, and prunes documents: (texts, vocabulary)."""
+    def _kept(self, weights: Tensor, role: str) -> Tensor:
+        """`weights`, (texts, vocabulary), with 0 for what a text does not keep: all but its `max_active` largest, and of a
+        document what its pruning leaves out."""
         most, pruning = self.settings.max_active, self.settings.pruning
         if most is not None and most < weights.shape[1]:
             least = weights.topk(most, dim=1).values[:, -1:]
@@ -232,7 +233,7 @@ class SparseStudent(CachedModel):
             logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
             weights = sparse_head.activated(logits, double_log=self.settings.double_log)
             weights[:, len(self.vocabulary) :] = 0
-            weights = self._heaviest(weights, role)
+            weights = self._kept(weights, role)
             # On the device: a GPU would copy the whole matrix otherwise.
             at, ids = weights.nonzero(as_tuple=True)
             counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
