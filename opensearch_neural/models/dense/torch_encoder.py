@@ -86,7 +86,7 @@ def _load_torch(
             f"{folder} has code of its own, which is not run",
             "name another model; only of a teacher does a dense model's code run: read it, then give "
             "osn data teach --trust-remote-code",
-        ) from error
+        ) from None
     for module in model.modules():
         if isinstance(tokenizer := getattr(module, "tokenizer", None), PreTrainedTokenizerBase):
             refuse_without_words(tokenizer, folder)
