@@ -81,7 +81,7 @@ def _load_torch(
                 trust_remote_code=trust_remote_code,
                 model_kwargs={"use_safetensors": True},
             )
-    except ValueError as error:  # It asks for trust.
+    except ValueError:  # It asks for trust.
         raise ModelError(
             f"{folder} has code of its own, which is not run",
             "name another model; only of a teacher does a dense model's code run: read it, then give "
