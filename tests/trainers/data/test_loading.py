@@ -164,7 +164,9 @@ def test_text_triples_of_one_query_become_one_example(tmp_path: Path) -> None:
 def test_triples_by_id_are_not_taken_for_texts(tmp_path: Path) -> None:
     path = tmp_path / "qidpidtriples.tsv"
     path.write_text("10\t0\t1\n11\tMED-1\tMED-2\n")
-    with pytest.raises(InputError, match=r"qidpidtriples\.tsv names its passages by id.*give `corpus` and `queries`"):
+    with pytest.raises(
+        InputError, match=r"(?s)qidpidtriples\.tsv names its passages by id.*give `corpus` and `queries`"
+    ):
         load_training(path)
     for texts in ("10\tMED 1\tMED-2\n", "10\tgood\tMED-2\n"):
         path.write_text(texts)
