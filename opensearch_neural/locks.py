@@ -15,6 +15,8 @@ if sys.platform != "win32":
     import fcntl
 
 logger = logging.getLogger(__name__)
+TRIES = 1000
+"""How often a folder for a lock is made; other processes may remove it meanwhile."""
 
 
 def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
@@ -24,12 +26,15 @@ def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
     If another process holds the lock, this calls `busy` and waits; if `busy` is None, it returns None at once. Raises
     OSError if the file cannot be written.
     """
+    tries = 0
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             lock = file.open("w")
         except FileNotFoundError:
-            # The folder was removed between the two lines.
+            # The folder was removed between the two lines; or it cannot be made, as in a working folder that is gone.
+            if (tries := tries + 1) == TRIES:
+                raise
             continue
         if sys.platform == "win32":
             return lock

@@ -109,10 +109,10 @@ def hold_back(
 ) -> tuple[TrainingData, TrainingData]:
     """(train, dev), without a common query or document, by id or normalised text.
 
-    share: dev's share of the examples, or their number per set. Examples with the same query text or positive's text stay
-    together in one part. A negative is removed if it is a positive of the other part or, in dev, a negative of train
-    (counted in the notes). To lose no negatives, split first and mine for `withholding(train, [dev])`: mining searches the
-    whole corpus.
+    share: dev's share of the examples, at least one of them, or their number per set. Examples with the same query text or
+    positive's text stay together in one part. A negative is removed if it is a positive of the other part or, in dev, a
+    negative of train (counted in the notes). To lose no negatives, split first and mine for `withholding(train, [dev])`:
+    mining searches the whole corpus.
     apart: with "questions", only queries are kept apart and no negative is removed: dev has new questions, in part about
     documents that train asks about, too. sets: the names of the sets to hold examples back from, by default all.
 
@@ -176,7 +176,7 @@ def _room(
     for number, chosen_set in enumerate(chosen):
         part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number
     sizes = [int(size) for size in np.bincount(part[part >= 0], minlength=1)]
-    room = np.array([round(share * size) if isinstance(share, float) else share for size in sizes])
+    room = np.array([_of_share(share, size) if isinstance(share, float) else share for size in sizes])
     for size, target, chosen_set in zip(sizes, room.tolist(), chosen, strict=False):
         if not 0 < target < size:
             what = data.name if isinstance(share, float) else chosen_set.name
@@ -185,6 +185,11 @@ def _room(
                 "hold back more or fewer, or leave the set out of train",
             )
     return part, room
+
+
+def _of_share(share: float, size: int) -> int:
+    """The number of examples in a share of `size`: at least one, unless the share is 0."""
+    return max(round(share * size), int(share > 0))
 
 
 def _drawn(

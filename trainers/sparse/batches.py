@@ -67,8 +67,6 @@ class SparseCollate(WholeBatchCollator):
             present=torch.from_numpy(_at_entries(document_tokens, entries, np.ones(len(idf), dtype=bool))),
             entry_counts=torch.from_numpy(entry_counts),
         )
-        if len(entries) < self.vocabulary_size:
-            targets.entries = torch.from_numpy(entries)
         if self.bm25:
             scores = self.bm25[at].scores([data.queries.text_at(item.query) for item in batch.own])
             targets.base = torch.from_numpy(np.stack([of_query[batch.documents] for of_query in scores]))
@@ -81,7 +79,8 @@ class SparseCollate(WholeBatchCollator):
         elif texts.ensemble is not None:
             targets.teacher = texts.ensemble.of_candidates(batch.own)
         documents = texts.parts("document", tokens["document"].rows(batch.own_documents))
-        parts = {"document": [SparsePart(**vars(part), entries=targets.entries) for part in documents]}
+        computed = torch.from_numpy(entries) if len(entries) < self.vocabulary_size else None
+        parts = {"document": [SparsePart(**vars(part), entries=computed) for part in documents]}
         if self.encodes_queries:
             queries = texts.parts("query", tokens["query"].rows([item.query for item in batch.own]))
             parts["query"] = [SparsePart(**vars(part)) for part in queries]
