@@ -164,9 +164,11 @@ def prepare(
     fields = {} if job.new_index.mapping is None else read_field_mappings(job.new_index.mapping)
     usual = None if wrote is None or stored is not None else FieldNames.of_index(wrote.names)
     records = corpus.reader(place, usual)
+    longs: list[str] = []
     flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
     if wrote is None:
         mapped = {name.partition(".")[0] for name in fields}
+        own = {*mapped}
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
@@ -174,14 +176,16 @@ def prepare(
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
-        check_fields(
+        longs += check_fields(
             records(ignore),
             mapped=mapped,
+            doubles=[name for name in mapped - own if fields[name].get("type") == "double"],
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,
             limit_known=job.new_index.field_limit is not None,
             flat_objects=flat_objects,
         )
+        fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
     request = ModelRequest(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
     if wrote is None:
@@ -197,6 +201,7 @@ def prepare(
         corpus_name=corpus.name,
         fields=fields,
         flat_objects=flat_objects,
+        longs=longs,
         extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )

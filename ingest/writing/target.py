@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ def open_target(
     corpus_name: str,
     fields: Mapping[str, Any] | None = None,
     flat_objects: bool = False,
+    longs: Sequence[str] = (),
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
 ) -> Target:
@@ -74,6 +75,7 @@ def open_target(
 
     fields: mappings of the caller's own fields; an existing index gets the fields that it lacks
     flat_objects: whether a new index maps objects as flat objects
+    longs: fields whose whole numbers a new index maps as longs
     extra: further entries of a new index's `_meta.osn`
     patience: seconds to wait until the primary shards are assigned
 
@@ -86,7 +88,7 @@ def open_target(
     created = wrote is None
     if wrote is None:
         meta = _new_record(wanted, settings).with_extra(**(extra or {}))
-        _create(client, index, meta, settings, corpus_name, fields, flat_objects)
+        _create(client, index, meta, settings, corpus_name, fields, flat_objects, longs)
         wrote = existing_record(client, index)
         check_unchanged_models(index, wrote, wanted)
     else:
@@ -318,6 +320,7 @@ def _create(
     corpus_name: str,
     fields: Mapping[str, Any] | None,
     flat_objects: bool,
+    longs: Sequence[str],
 ) -> None:
     """Create the index. On a cluster that balances its zones, it gets a balanced number of replicas from the beginning.
 
@@ -337,6 +340,7 @@ def _create(
             store_vectors=settings.store_vectors,
             fields=fields,
             flat_objects=flat_objects,
+            longs=longs,
             search_analyzer=settings.search_analyzer,
             settings=limit,
         )

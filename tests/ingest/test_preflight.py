@@ -130,6 +130,43 @@ def test_a_limit_on_fields_is_told_at_once_and_can_be_raised(client: Any, index_
     assert run_job(client, job(tmp_path / "d.jsonl", index_name, field_limit=1500), show_progress=False).letters == 0
 
 
+def test_whole_numbers_that_a_double_does_not_tell_apart_are_found_each_by_itself(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids of 64 bits: as doubles, a filter finds the documents of others."""
+    large = 2**60
+    lines = [
+        {"_id": str(n), "text": "rain", "user": large + n, "users": [1, large + n], "price": n, "unsigned": 2**63 + n}
+        | {"word": large if n else "a", "either": large + n if n else 1.5}
+        for n in range(3)
+    ]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none")
+    assert run_job(client, settings, show_progress=False).letters == 0
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    longs, doubles = ("user", "users"), ("price", "unsigned", "either")
+    kinds = {name: fields[name]["type"] for name in (*longs, *doubles, "word")}
+    assert kinds == {**dict.fromkeys(longs, "long"), **dict.fromkeys(doubles, "double"), "word": "keyword"}
+    for field in longs:
+        body = {"query": {"term": {field: large + 1}}}
+        assert [hit["_id"] for hit in client.search(index=index_name, body=body)["hits"]["hits"]] == ["1"]
+    for name in kinds:
+        assert (f"the field {name!r} holds whole numbers of more than 53 bits" in caplog.text) == (
+            name in ("unsigned", "either")
+        )
+
+
+def test_an_index_template_decides_how_long_numbers_are_mapped(client: Any, index_name: str, tmp_path: Path) -> None:
+    template = {"mappings": {"properties": {"user": {"type": "keyword"}}}}
+    client.indices.put_index_template(name=index_name, body={"index_patterns": [index_name], "template": template})
+    try:
+        lines = [{"_id": "1", "text": "rain", "user": 2**60}]
+        run_job(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none"), show_progress=False)
+    finally:
+        client.indices.delete_index_template(name=index_name)
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert fields["user"]["type"] == "keyword"
+
+
 def test_a_mapping_adds_fields_to_an_index_and_is_refused_where_they_are_mapped_otherwise(
     client: Any, index_name: str, tmp_path: Path
 ) -> None:
