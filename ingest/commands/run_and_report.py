@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ingest.vectors.encode_corpus import EncodeReport
     from ingest.writing.pipeline import Report
 
+LOST = "have lost their vectors, by OpenSearch's own _update or _reindex or by an ingest pipeline: write them again with osn"
+"""What a number of documents without rows has to be told."""
+
 R = TypeVar("R", "Report", "EncodeReport")
 
 
