@@ -16,7 +16,7 @@ from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
-from ingest.preflight import FIELD_LIMIT, check_fields, count_fields
+from ingest.preflight import FIELD_LIMIT, check_fields, count_fields, warn_of_parts
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
@@ -169,6 +169,7 @@ def prepare(
     if wrote is None:
         mapped = {name.partition(".")[0] for name in fields}
         own = {*mapped}
+        warn_of_parts(corpus.named, fields)
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)

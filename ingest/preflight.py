@@ -66,6 +66,27 @@ def count_fields(mappings: Any) -> int:
     return len(mappings) + below
 
 
+def warn_of_parts(named: Mapping[str, str], mapped: Mapping[str, Any]) -> None:
+    """Warn of mapped fields without values, because the index calls them otherwise.
+
+    named: {part of a document: the field that was named for it}. mapped: {field: mapping} of `--mapping`
+    """
+    for part, name in named.items():
+        there = "_id" if part == "id" else part
+        if name in mapped and name != there and mapped[name].get("type") != "alias":
+            remedy = (
+                "give it under a second name, too"
+                if part == "id"
+                else f'map it as {{"type": "alias", "path": "{part}"}}'
+            )
+            log.warning(
+                "--mapping maps %r, which is called %s in the index, so that no document has the mapped field: %s",
+                name,
+                there,
+                remedy,
+            )
+
+
 def check_fields(
     documents: Iterable[Document],
     *,

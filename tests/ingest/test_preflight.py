@@ -189,6 +189,25 @@ def test_a_mapping_adds_fields_to_an_index_and_is_refused_where_they_are_mapped_
     assert "size" not in json.dumps(client.indices.get_mapping(index=index_name))
 
 
+def test_a_mapped_field_that_no_document_will_have_is_named(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mapping = tmp_path / "mapping.json"
+    fields = {name: {"type": "keyword"} for name in ("sku", "story", "price")} | {
+        "name": {"type": "alias", "path": "title"}
+    }
+    mapping.write_text(json.dumps(fields))
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"sku": "1", "story": "rain", "name": "t", "price": "9"}])
+    settings = job(corpus, index_name, sparse="none", mapping=mapping)
+    named = replace(settings.corpus, id_field="sku", text_field="story", title_field="name")
+    run_job(client, replace(settings, corpus=named), show_progress=False)
+    told = [line for line in caplog.messages if line.startswith("--mapping maps")]
+    assert [line.partition(", so that")[0] for line in told] == [
+        "--mapping maps 'sku', which is called _id in the index",
+        "--mapping maps 'story', which is called text in the index",
+    ]
+
+
 def test_many_clashes_are_named_before_anything_is_written(
     client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
