@@ -37,8 +37,8 @@ BUILD = "build"
 WAITS = "waits"
 NOT_IN_NAMES = '\\/*?"<>| ,#:'
 """Characters that OpenSearch does not take in the name of an index."""
-LONGEST_NAME = 255 - len("-20260314-150926-10")
-"""The most bytes of an alias with builds: the name of an index has 255."""
+LONGEST_NAME = 160
+"""The most bytes of an alias with builds: an index and a file have 255, and builds, journals and dead letters add to it."""
 REPLICA_PATIENCE = 300.0
 """Seconds that a swap waits for replicas that are created now or later."""
 ROLLBACK_PATIENCE = 5.0
