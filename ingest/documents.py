@@ -200,8 +200,7 @@ class Documents:
                     try:
                         document = each if isinstance(each, Document) else self._document_of(each, number)
                     except InputError as error:
-                        id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
-                        written.refused.append(Refused(id, error.message))
+                        written.refused.append(Refused(self._id_of(each), error.message))
                         continue
                     by_id[document.id] = document  # of two documents with one id, the later counts
                 self._write(list(by_id.values()), written)
@@ -211,6 +210,12 @@ class Documents:
             if created > self._counted[index]:
                 self._keep_shard_documents(index)
         return written
+
+    def _id_of(self, record: object) -> str:
+        """The id that a record has under one of the names of this index, whatever else is wrong with it."""
+        if not isinstance(record, Mapping) or (name := self.names.find(record, "id")) is None:
+            return ""
+        return str(record[name])
 
     def _document_of(self, record: Mapping[str, Any], number: int) -> Document:
         return document_of(record, where=f"document {number}", names=self.names)
@@ -382,7 +387,8 @@ def other_to_write(encoded_for: IndexMeta, meta: IndexMeta) -> str | None:
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
     """The document as the index stores it; None if there is none. Its passages are joined again."""
-    stored = _read(client, index, existing_record(client, index), id)
+    meta = existing_record(client, index)
+    stored = _read(client, targets.own_name(client, index), meta, id)
     return None if stored is None else stored[0]
 
 
@@ -394,6 +400,8 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     """
     _refuse_single(ids)
     meta = existing_record(client, index)
+    # As documents are added: the filter or routing of an alias would hide some, and leave them.
+    index = targets.own_name(client, index)
     segments.refresh(client, index)
     deleted = 0
     for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest.writing.stored_documents import count_without_tokens
+from ingest.writing.stored_documents import count_without_rows, count_without_tokens
 from ingest.writing.target import aliases_of_users
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import text_of
@@ -94,6 +94,8 @@ class Inspection:
     """The number of documents that were split into passages; None if the index holds whole documents."""
     without_tokens: int | None
     """The number of documents without a word of the model's vocabulary, so without a sparse vector; None without a model."""
+    without_rows: int | None
+    """The number of documents that have lost their vector; None without a forward index, which shows it."""
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int
@@ -141,6 +143,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         documents=documents,
         parents=parents,
         without_tokens=count_without_tokens(client, name) if meta.sparse else None,
+        without_rows=count_without_rows(client, name) if meta.forward_index else None,
         deleted=round(of_lucene["deleted"] * documents / max(1, of_lucene["count"])),
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),

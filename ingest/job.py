@@ -16,7 +16,7 @@ from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
-from ingest.preflight import FIELD_LIMIT, check_fields, count_fields
+from ingest.preflight import FIELD_LIMIT, check_fields, count_fields, warn_of_parts
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
@@ -164,9 +164,12 @@ def prepare(
     fields = {} if job.new_index.mapping is None else read_field_mappings(job.new_index.mapping)
     usual = None if meta is None or stored is not None else FieldNames.of_index(meta.names)
     records = corpus.reader(place, usual)
+    longs: list[str] = []
     flat_objects = meta is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
     if meta is None:
         mapped = {name.partition(".")[0] for name in fields}
+        own = {*mapped}
+        warn_of_parts(corpus.named, fields)
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
@@ -174,14 +177,16 @@ def prepare(
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
-        check_fields(
+        longs += check_fields(
             records(ignore),
             mapped=mapped,
+            doubles=[name for name in mapped - own if fields[name].get("type") == "double"],
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,
             limit_known=job.new_index.field_limit is not None,
             flat_objects=flat_objects,
         )
+        fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
     request = ModelRequest(job.models, meta, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
     if meta is None:
@@ -197,6 +202,7 @@ def prepare(
         corpus_name=corpus.name,
         fields=fields,
         flat_objects=flat_objects,
+        longs=longs,
         extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )

@@ -26,7 +26,7 @@ from opensearch_neural.cluster.errors import allowed, reason_of, translate_error
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import hidden_index
 from opensearch_neural.index.health import index_health
-from opensearch_neural.index.record import IndexMeta, existing_record, record_in, write_record
+from opensearch_neural.index.record import IndexMeta, existing_record, record_in, refuse_pattern, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 BUILD = "build"
 WAITS = "waits"
+NOT_IN_NAMES = '\\/*?"<>| ,#:'
+"""Characters that OpenSearch does not take in the name of an index."""
+LONGEST_NAME = 160
+"""The most bytes of an alias with builds: an index and a file have 255, and builds, journals and dead letters add to it."""
 REPLICA_PATIENCE = 300.0
 """Seconds that a swap waits for replicas that are created now or later."""
 ROLLBACK_PATIENCE = 5.0
@@ -109,6 +113,7 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
     """
     if not alias:
         raise InputError("the name of the alias is empty", "name one alias")
+    refuse_pattern(alias)
     names = indexes_of(client, alias)
     if not names and client.indices.exists(index=alias):
         raise ClusterError(
@@ -126,8 +131,9 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
 def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: bool = False) -> str:
     """The name of the index to build: a build of this corpus that was interrupted, else a new name.
 
-    Raises InputError if a build of this corpus waits to be served.
+    Raises InputError if a build of this corpus waits to be served, or if OpenSearch takes no index of such a name.
     """
+    check_build_name(alias)
     since = serving_since(client, alias)
     if not restart:
         for version in versions(client, alias):
@@ -150,6 +156,26 @@ def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: boo
         number += 1
         name = f"{alias}-{stamp}-{number}"
     return name
+
+
+def check_build_name(alias: str) -> None:
+    """Raise InputError for an alias whose builds OpenSearch would refuse, since their names begin with that of the alias."""
+    refuse_pattern(alias)
+    taken = sorted({*alias} & {*NOT_IN_NAMES})
+    if taken:
+        wrong = f"hold {' '.join(map(repr, taken))}"
+    elif alias.lower() != alias:
+        wrong = "hold capital letters"
+    elif alias.startswith(("_", "-", "+")):
+        wrong = f"begin with {alias[0]!r}"
+    elif len(alias.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
+        wrong = f"be longer than {LONGEST_NAME} bytes"
+    else:
+        return
+    raise InputError(
+        f"the alias {alias[:80]!r}: its builds are indexes whose names begin with it, and may not {wrong}",
+        "give the alias another name",
+    )
 
 
 def serving_since(client: OpenSearch, alias: str) -> int:

@@ -10,7 +10,7 @@ from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index import hidden_index, segments
-from opensearch_neural.index.record import existing_record
+from opensearch_neural.index.record import existing_record, refuse_pattern
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -72,6 +72,7 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
     """
     if not name:
         raise InputError("the name of the index is empty", "name one index, or the alias of a build")
+    refuse_pattern(name)
     waiting = _never_served(client, name, closed) if _is_alias(client, name) else []
     if len(waiting) > 1:
         raise InputError(f"{name!r} has {len(waiting)} builds that never served", f"name one: {', '.join(waiting)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ def open_target(
     corpus_name: str,
     fields: Mapping[str, Any] | None = None,
     flat_objects: bool = False,
+    longs: Sequence[str] = (),
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
 ) -> Target:
@@ -75,6 +76,7 @@ def open_target(
     new_meta: the record of an index with these models and settings
     fields: mappings of the caller's own fields; an existing index gets the fields that it lacks
     flat_objects: whether a new index maps objects as flat objects
+    longs: fields whose whole numbers a new index maps as longs
     extra: further entries of a new index's `_meta.osn`
     patience: seconds to wait until the primary shards are assigned
 
@@ -87,7 +89,7 @@ def open_target(
     created = meta is None
     if meta is None:
         complete = _complete(new_meta, settings).with_extra(**(extra or {}))
-        _create(client, index, complete, settings, corpus_name, fields, flat_objects)
+        _create(client, index, complete, settings, corpus_name, fields, flat_objects, longs)
         meta = existing_record(client, index)
         check_unchanged_models(index, meta, new_meta)
     else:
@@ -319,6 +321,7 @@ def _create(
     corpus_name: str,
     fields: Mapping[str, Any] | None,
     flat_objects: bool,
+    longs: Sequence[str],
 ) -> None:
     """Create the index. On a cluster that balances its zones, it gets a balanced number of replicas from the beginning.
 
@@ -338,6 +341,7 @@ def _create(
             store_vectors=settings.store_vectors,
             fields=fields,
             flat_objects=flat_objects,
+            longs=longs,
             search_analyzer=settings.search_analyzer,
             settings=limit,
         )

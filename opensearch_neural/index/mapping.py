@@ -15,14 +15,15 @@ One index holds everything about a document, so that one request can combine it:
 
 The caller's own fields are mapped as `--mapping` says; plain fields of an index that is the corpus, as they are mapped
 there. All others are mapped when first seen: strings as keywords, so that they can be filtered and counted; ISO dates as
-dates; every number as a double, because the first price may be 10 and the next 10.99. Objects get the type flat_object if
-OpenSearch has it: their values can be searched, and they add no fields to the mapping.
+dates; every number as a double, because the first price may be 10 and the next 10.99. Whole numbers that a double does not
+tell apart, such as ids of 64 bits, are longs if they occur in the first records of a new index. Objects get the type
+flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,8 @@ PLAIN_MAPPINGS: dict[str, dict[str, Any]] = {
     },
 }
 """{type of a field in an index that exists: mapping of the field in one that `osn` makes of it}"""
+EXACT = 2**53
+"""The whole numbers up to this one, and down to its negative, are different doubles."""
 FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})
 FLAT_OBJECT_RELEASE = (2, 18)
 """The first release in which flat_object neither refuses nor misreads nulls and lists within lists."""
@@ -98,6 +101,7 @@ def index_body(
     settings: dict | None = None,
     fields: Mapping[str, Any] | None = None,
     flat_objects: bool = False,
+    longs: Sequence[str] = (),
     search_analyzer: str | None = None,
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
@@ -108,6 +112,7 @@ def index_body(
     `fields`: mappings of the caller's own fields, {name: {"type": …}}; of title, text and url their subfields,
         {name: {"fields": …}}.
     `flat_objects`: map the caller's objects as flat_object; possible from FLAT_OBJECT_RELEASE on.
+    `longs`: fields whose whole numbers are longs, unless an index template maps these fields.
     `search_analyzer`: the analyzer of queries in title, text and contents; None: the one that documents have.
     """
     fields = fields or {}
@@ -137,13 +142,16 @@ def index_body(
     index_settings: dict[str, Any] = {name: number for name, number in counts.items() if number is not None}
     if meta.dense is not None:
         index_settings["knn"] = True
+    exact = [
+        {f"long_{name}": {"path_match": name, "match_mapping_type": "long", "mapping": {"type": "long"}}}
+        for name in longs
+    ]
     dynamic = (*DYNAMIC_MAPPINGS, *([FLAT_OBJECTS] if flat_objects else []))
     mappings: dict[str, Any] = {
         "_meta": {"osn": meta.to_dict()},
         "dynamic_date_formats": list(DATE_FORMATS),
-        "dynamic_templates": [
-            {name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in dynamic
-        ],
+        "dynamic_templates": exact
+        + [{name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in dynamic],
         "properties": {**fields, **{name: {**fields.get(name, {}), **own} for name, own in properties.items()}},
     }
     if not store_vectors:

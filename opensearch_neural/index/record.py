@@ -8,12 +8,13 @@ Writing or searching with another model is refused, with a message that names bo
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
-from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.queries.multi_vector import FIELD
 
 if TYPE_CHECKING:
@@ -266,31 +267,41 @@ def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     """The record of an index, or of the index behind an alias; None if there is no such index.
 
     Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow. Raises ModelError if
-    `osn` did not write the index.
+    `osn` did not write the index, InputError for an asynchronous client.
     """
     from opensearchpy.exceptions import NotFoundError
 
-    _refuse_pattern(index)
+    refuse_pattern(index)
     try:
-        mappings = client.indices.get_mapping(index=index)
+        mappings: Any = client.indices.get_mapping(index=index)
     except NotFoundError:
         return None
+    if inspect.iscoroutine(mappings):
+        mappings.close()
+        raise InputError(
+            "this reads from the cluster at once, and the client is an asynchronous one",
+            "give it a client of `connect()`, or OpenSearch(…); an asynchronous client can send what it makes",
+        )
     return _only_record(mappings, index)
 
 
 async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMeta:
-    """As `existing_record`."""
+    """As `existing_record`. Raises InputError for a client that is not asynchronous."""
     from opensearchpy.exceptions import NotFoundError
 
-    _refuse_pattern(index)
+    refuse_pattern(index)
     try:
-        mappings = await client.indices.get_mapping(index=index)
+        asked: Any = client.indices.get_mapping(index=index)
+        if not inspect.isawaitable(asked):
+            raise InputError("the client is not an asynchronous one", "give it a client of `await connect_async()`")
+        mappings = await asked
     except NotFoundError:
         raise _no_index(index) from None
     return _only_record(mappings, index)
 
 
-def _refuse_pattern(index: str) -> None:
+def refuse_pattern(index: str) -> None:
+    """Raise ClusterError for what may name several indexes, and for an empty name."""
     if not index:  # to OpenSearch: all indexes
         raise ClusterError("the name of the index is empty", "name one index, or an alias")
     if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):

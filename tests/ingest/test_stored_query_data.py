@@ -25,7 +25,7 @@ from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import hidden_index
 from opensearch_neural.index.hidden_index import INDEX, LARGEST, ask_largest, read_largest
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, existing_record, write_record
@@ -77,6 +77,20 @@ def test_searches_need_no_model_files(
     there = open_engines(client, written)
     assert there.body("bm25-sparse", text) == here.body("bm25-sparse", text)
     assert client.search(index=written, body=there.body("sparse", text))["hits"]["hits"][0]["_id"] == "doc-0-000007"
+
+
+def test_a_client_of_the_other_kind_is_named(client: Any, cluster_url: str, written: str) -> None:
+    """Its answers are coroutines, of which an error told only that they have no length."""
+
+    async def asked() -> None:
+        async with await connect_async(cluster_url) as asynchronous:
+            for opening in (open_engines, QueryEncoder.of_index, Documents):
+                with pytest.raises(InputError, match="the client is an asynchronous one"):
+                    opening(asynchronous, written)
+            with pytest.raises(InputError, match="the client is not an asynchronous one"):
+                await QueryEncoder.of_index_async(client, written)
+
+    asyncio.run(asked())
 
 
 def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
