@@ -17,6 +17,7 @@ command that made the result. Lists may follow the names; semicolons separate th
                                               differences from one of several baselines, the mean over seeds likewise; only
                                               these engines; in another measure. Empty or missing: all engines, nDCG@10
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
+    <!-- trials: NAME -->                     settings by what they gain on sets that training left out
     <!-- quality-and-cost: NAME -->           engines by their gain over the baseline and their cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN; MODEL, MODEL -->
                                               only these costs and facts; costs at these levels (such as "20 clients") of
@@ -66,6 +67,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.files import write_text
+from trainers.sparse.trials_table import trials_table
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
@@ -131,6 +133,7 @@ MARKS: dict[str, Callable[[list[Row], Lists], str]] = {
     "goals": lambda rows, lists: "",
     "gains": _gains,
     "arms": lambda rows, lists: arms(rows),
+    "trials": lambda rows, lists: trials_table(rows),
     "idf-shares": lambda rows, lists: idf_shares(rows),
     "ratios": lambda rows, lists: ratios(rows),
     "costs": _costs,

@@ -27,6 +27,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import run_retriever
 from opensearch_neural.evaluation.measures import Measured, measure
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.evaluation.significance import mean_interval
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.dense_encoder import Backend
 from opensearch_neural.models.vectors import SparseVectors
@@ -336,11 +337,3 @@ def mean_rows(
                 baseline_label=str(rival) if rival and (rival.seed, rival.seeds) != (engine.seed, engine.seeds) else "")
         )  # fmt: skip
     return rows
-
-
-def mean_interval(values: Sequence[Any]) -> tuple[float, float]:
-    """The interval of the mean over sets of each set's mean; values are resampled within each set."""
-    generator = np.random.default_rng(0)
-    drawn = [generator.choice(each, (RESAMPLES, len(each))).mean(axis=1) for each in values]
-    low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
-    return float(low), float(high)

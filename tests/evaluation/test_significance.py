@@ -11,7 +11,7 @@ import pytest
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.result_rows import rows
-from opensearch_neural.evaluation.significance import compare, detectable, holm, interval
+from opensearch_neural.evaluation.significance import compare, detectable, holm, interval, mean_interval
 
 
 def test_a_comparison_is_paired_by_query_whatever_the_order() -> None:
@@ -131,6 +131,13 @@ def test_articles_of_unlike_size_weigh_as_much_as_they_have_questions() -> None:
     assert interval(values.values(), clusters=clusters.values()) == (0.0, 1.0)
     assert interval(values.values(), level=0.4, clusters=clusters.values()) == (0.75, 0.75)
     assert interval(values.values(), clusters=["a"] * 4) is None
+
+
+def test_the_interval_of_a_mean_over_sets_weighs_each_set_alike_and_resamples_within_each() -> None:
+    assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
+    low, high = mean_interval([[0.0, 1.0] * 50, [0.0, 1.0] * 50])
+    spread = 1.96 * 0.5 / np.sqrt(200)
+    assert (low, high) == (pytest.approx(0.5 - spread, abs=0.01), pytest.approx(0.5 + spread, abs=0.01))
 
 
 def test_a_comparison_of_different_queries_is_refused() -> None:

@@ -42,6 +42,8 @@ WITHOUT_EFFECT = (
     "cache",
 )
 """Settings that may change between a run and its continuation: they change the weights by rounding at most."""
+RUN = ".training"
+"""The folder, in the output, of what belongs to the run and not to the model."""
 YAML = (".yaml", ".yml")
 DEV = "dev set "
 """In `made_from`, the hash of a dev set has this before the set's name."""
@@ -87,10 +89,10 @@ def print_result(
             click.echo(f"{name:>{width}}  {value:.4f}")
 
 
-def history(output: Path) -> list[dict[str, Any]]:
+def history(output: Path, name: str = "history.jsonl") -> list[dict[str, Any]]:
     """The lines of a training's log, also of an earlier process; empty if nothing was logged. A line that was not written to
-    its end, because the disk was full for instance, is left out."""
-    file = output / ".training" / "history.jsonl"
+    its end, because the disk was full for instance, is left out. name: of the file"""
+    file = output / RUN / name
     lines: list[dict[str, Any]] = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         with suppress(json.JSONDecodeError):
@@ -117,7 +119,7 @@ def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
         return
     if not output.is_dir():
         raise InputError(f"{output} is a file", "name a folder as --output")
-    run = output / ".training" / "run.json"
+    run = output / RUN / "run.json"
     made = read_osn_json(output) or (json.loads(run.read_text(encoding="utf-8")) if run.exists() else None)
     if made is not None:
         if made["kind"] != kind:
@@ -144,7 +146,7 @@ class RunFolder:
         """made_from, start_field: as in `loop.train`."""
         self.output, self.kind, self.config, self.data_hash = output, kind, config, data_hash
         self.made_from, self.start_field = made_from or {}, start_field
-        self.folder = output / ".training"
+        self.folder = output / RUN
         self._saved = output / "training.yaml"
         self.checkpoints = self.folder / "checkpoints"
         self.best = self.folder / "best"

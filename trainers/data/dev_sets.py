@@ -84,18 +84,23 @@ def without_own(run: Run, own: Mapping[str, str]) -> Run:
 
 def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]:
     """The mean of each measure over the sets; with several sets, also the first measure of each set."""
+    return means_of(dev_measured(sets, retrieve))
+
+
+def dev_measured(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, Measured]:
+    """{set: its measures, also of each question}"""
     if not sets:
         raise InputError("there is no dev set to measure on")
-    each: dict[str, Mapping[str, float]] = {}
-    for dev in sets:
-        run = without_own(retrieve(dev.queries, dev.documents), dev.own)
-        each[dev.name] = measure(run, dev.qrels, MEASURES).mean
-    means = {name: sum(measures[name] for measures in each.values()) / len(each) for name in MEASURES}
+    runs = ((dev, without_own(retrieve(dev.queries, dev.documents), dev.own)) for dev in sets)
+    return {dev.name: measure(run, dev.qrels, MEASURES) for dev, run in runs}
+
+
+def means_of(each: Mapping[str, Measured]) -> dict[str, float]:
+    """The measures that `dev_measures` returns, of {set: its measures}."""
+    means = {name: sum(measured.mean[name] for measured in each.values()) / len(each) for name in MEASURES}
     if len(each) == 1:
         return means
-    return means | {
-        f"{name_of_set} {name}": measures[name] for name_of_set, measures in each.items() for name in MEASURES[:1]
-    }
+    return means | {f"{of} {name}": measured.mean[name] for of, measured in each.items() for name in MEASURES[:1]}
 
 
 def corpus_measures(retriever: str, test: TrainingData, *, cache: Path | None = None) -> Measured:

@@ -15,5 +15,6 @@ and fine-tuning (5.1).
     tiled_head.py        the output layer, forward and backward, for the whole vocabulary or a sample
     student_measures.py  retrieval quality and sparsity during training
     leave_one_out.py     `--try`: chooses settings by training without each set in turn
+    trials_table.py      the table of `--try`
     command.py           the command; `--try` first chooses settings
 """

@@ -17,7 +17,7 @@ from trainers.sparse.settings import SparseConfig
     "--try",
     "tries",
     multiple=True,
-    metavar="FIELD=VALUE[; …]",
+    metavar="[NAME:] FIELD=VALUE[; …]",
     help="Also try these settings: train without each train set in turn, and keep the settings that are best on the sets "
     "left out; repeatable.",
 )
@@ -40,6 +40,7 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], 
     from trainers.sparse import leave_one_out
     from trainers.sparse.student_measures import BASELINES
     from trainers.sparse.train import rehearse, train_sparse
+    from trainers.sparse.trials_table import trials_table
 
     train = partial(train_sparse, trust_remote_code=trust_remote_code)
     if dry_run:
@@ -49,8 +50,9 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...], 
         tried = leave_one_out.trials(config, tries, train)
         best = leave_one_out.chosen(tried)
         if is_main_process():
-            click.echo(f"{leave_one_out.gains_table(tried)}\ntaken: {best.name}")
-            click.echo(f"written: {leave_one_out.result(tried).write(leave_one_out.folder(config))}")
+            result = leave_one_out.result(tried)
+            click.echo(f"{trials_table(result.rows)}\ntaken: {best.name}")
+            click.echo(f"written: {result.write(leave_one_out.folder(config))}")
         config = best.config
     trained = rehearse(config, trust_remote_code=trust_remote_code) if dry_run else train(config)
     # The baselines are the same before and after training.

@@ -10,26 +10,31 @@ set is trained only on the others, and its last state counts, so that selecting 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.provenance import clean_argument
 from opensearch_neural.evaluation.results import Row, Summary, read_facts
+from opensearch_neural.evaluation.significance import interval, mean_interval
 from trainers.common.config import fingerprint, load_config
-from trainers.common.run_folder import Trained
+from trainers.common.run_folder import Trained, history
 from trainers.common.settings import FOLDER, LAST, TEACHER_SCALE
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.settings import SparseConfig, SparseObjective, Stage
-from trainers.sparse.student_measures import BASELINES, SUM
+from trainers.sparse.student_measures import BASELINES, QUESTIONS_FILE, SUM
+from trainers.sparse.trials_table import TERMS
 
 logger = logging.getLogger(__name__)
 
 AS_CONFIGURED = "as configured"
 NOT_TRAINED = "not trained"
 MEASURE = "nDCG@10"
-TERMS = "active terms"
+START = "start "
+"""What the measures of the model before it was trained begin with."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,13 @@ class Trial:
     """Settings, and what a model trained with them gains on each set left out."""
 
     name: str
-    """the changed settings, as a title"""
+    """its own name, or the changed settings"""
     config: SparseConfig
     """all settings"""
     measures: dict[str, dict[str, float]]
     """{set: dev measures on it, by a model trained on the other sets}"""
+    states: dict[str, list[dict[str, float]]]
+    """{set: {question: gain} of each state that was measured on it}; no state if an earlier version trained the model"""
 
     @property
     def gains(self) -> dict[str, float]:
@@ -52,17 +59,25 @@ class Trial:
     def mean(self) -> float:
         return fmean(self.gains.values())
 
+    def questions(self, left: str) -> dict[str, float]:
+        """{question: gain} on a set: of the state whose mean gain is the trial's. Empty if there is none."""
+        kept = (
+            each for each in self.states[left] if math.isclose(fmean(each.values()), self.gains[left], abs_tol=1e-9)
+        )
+        return next(kept, {})
 
-def gain(measures: dict[str, float], of: str = "") -> float:
-    """nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25. of: "start " for the model before it was trained"""
-    return measures[f"{of}{SUM} {MEASURE}"] - measures[f"{of}{BASELINES[-1]} {MEASURE}"]
+
+def gain(measures: dict[str, float]) -> float:
+    """nDCG@10 of BM25 + sparse, minus nDCG@10 of BM25"""
+    return measures[f"{SUM} {MEASURE}"] - measures[f"{BASELINES[-1]} {MEASURE}"]
 
 
 def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseConfig], Trained]) -> list[Trial]:
-    """Trials of the unchanged configuration and of each of `tries`, "FIELD=VALUE; FIELD=VALUE".
+    """Trials of the unchanged configuration and of each of `tries`: "FIELD=VALUE; FIELD=VALUE", or "NAME: FIELD=VALUE".
 
-    Every set of `config.train` is left out once. Trainings are stored in a folder of the output; finished ones are not
-    repeated. Raises InputError for a single train set, two sets of one name, and invalid settings.
+    Every set of `config.train` is left out once; a trial may train on more sets. Trainings are stored in a folder of the
+    output; finished ones are not repeated. Raises InputError for a single train set, two sets of one name, a trial that
+    lacks a set, two trials of one name, and invalid settings.
     """
     names = [settings.title for settings in config.train]
     if len(names) < 2 or len(set(names)) < len(names):
@@ -74,32 +89,70 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
         raise InputError(
             "--try measures BM25 + sparse, which no search does with student.queries network", "omit --try"
         )
-    wanted = {AS_CONFIGURED: config} | {text: changed(config, text) for text in tries}
-    for name, trial in wanted.items():
-        if name != AS_CONFIGURED and trial.train != config.train:
-            raise InputError(f"--try {name}: all trials must leave out the same sets", "do not change train")
-    for trial in wanted.values():  # what cannot be left out is refused before anything is trained
-        for left in trial.train:
+    wanted = [(AS_CONFIGURED, config), *((title(text), changed(config, text)) for text in tries)]
+    for name, trial in wanted:
+        if [each for each, _ in wanted].count(name) > 1:
+            raise InputError(f"--try {name}: two trials have this name", "name them differently: 'NAME: FIELD=VALUE'")
+        if missing := [left.title for left in config.train if left not in trial.train]:
+            raise InputError(
+                f"--try {name}: all trials must leave out the same sets, and train lacks {', '.join(missing)}",
+                "name in train all sets of the configuration, as they are there, and then the further ones",
+            )
+        for left in config.train:  # what cannot be left out is refused before anything is trained
             leaving_out(trial, left)
-    return [Trial(name, trial, on_sets_left_out(trial, train)) for name, trial in wanted.items()]
+    tried = [Trial(name, trial, *on_sets_left_out(trial, config.train, train)) for name, trial in wanted]
+    for trial in tried:
+        if old := [left for left in trial.measures if not trial.questions(left)]:
+            logger.warning(
+                "%s, without %s: an earlier version trained it and kept no question's measures, so its gains have no "
+                "interval; to train it again, remove its folder in %s",
+                trial.name,
+                ", ".join(old),
+                folder(config),
+            )
+    return tried
+
+
+def title(text: str) -> str:
+    """The name of a trial: NAME of "NAME: FIELD=VALUE", else its settings, without paths of this machine."""
+    name, settings = _parted(text)
+    return name or clean_argument(settings)
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """(name, settings) of "NAME: FIELD=VALUE; FIELD=VALUE"; without a name, it is empty."""
+    name, colon, settings = text.partition(":")
+    return (name.strip(), settings.strip()) if colon and "=" not in name else ("", text.strip())
 
 
 def changed(config: SparseConfig, text: str) -> SparseConfig:
-    """`config` with "FIELD=VALUE; FIELD=VALUE" applied. Raises InputError for a field or value that does not fit."""
-    overrides = [part.strip() for part in text.split(";") if part.strip()]
+    """`config` with "FIELD=VALUE; FIELD=VALUE" applied, with or without a name before it.
+
+    Raises InputError for a field or value that does not fit.
+    """
+    overrides = [part.strip() for part in _parted(text)[1].split(";") if part.strip()]
     try:
         return load_config(SparseConfig, None, overrides, defaults=config)
     except InputError as error:
         raise InputError(error.message.replace("--set", "--try"), error.remedy) from None
 
 
-def on_sets_left_out(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, dict[str, float]]:
-    """{set: dev measures on it, by a model trained on the other sets}"""
+def on_sets_left_out(
+    config: SparseConfig, sets: Sequence[QuestionSet], train: Callable[[SparseConfig], Trained]
+) -> tuple[dict[str, dict[str, float]], dict[str, list[dict[str, float]]]]:
+    """The measures and states of a `Trial` on each of `sets`."""
     measures: dict[str, dict[str, float]] = {}
-    for left in config.train:
-        measures[left.title] = train(leaving_out(config, left)).measures
+    states: dict[str, list[dict[str, float]]] = {}
+    for left in sets:
+        others = leaving_out(config, left)
+        measures[left.title] = train(others).measures
+        states[left.title] = [
+            {question: own[SUM][question] - bm25 for question, bm25 in own[BASELINES[-1]].items()}
+            for line in history(others.output, QUESTIONS_FILE)
+            for own in line.values()
+        ]
         logger.info("without %s: %+.4f on it", left.title, gain(measures[left.title]))
-    return measures
+    return measures, states
 
 
 def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
@@ -154,8 +207,12 @@ def _as_read(objective: SparseObjective, train: Sequence[QuestionSet]) -> Sparse
 
 def sources(settings: QuestionSet) -> set[Path]:
     """The files and folders that hold a set's texts, a BEIR folder's corpus among them: sets of one corpus share one."""
-    named = [path for path in (settings.path, settings.corpus) if path is not None]
-    return {path.resolve() for place in named for path in (place, *place.glob("corpus.jsonl*"))}
+    return {path.resolve() for place in files(settings) for path in (place, *place.glob("corpus.jsonl*"))}
+
+
+def files(settings: QuestionSet) -> list[Path]:
+    """The set's path, and its corpus if that is named."""
+    return [path for path in (settings.path, settings.corpus) if path is not None]
 
 
 def chosen(tried: Sequence[Trial]) -> Trial:
@@ -163,39 +220,54 @@ def chosen(tried: Sequence[Trial]) -> Trial:
     return max(tried, key=lambda trial: trial.mean)
 
 
-def gains_table(tried: Sequence[Trial]) -> str:
-    """A line for each trial: mean gain in points, gain on each set, number of sets where it beats the first trial."""
-    sets = list(tried[0].gains)
-    lines = ["gain of BM25 + sparse over BM25 in points of nDCG@10, on each set by a model that was not trained on it:"]
-    for trial in tried:
-        each = ", ".join(f"{name} {100 * trial.gains[name]:.2f}" for name in sets)
-        above = sum(trial.gains[name] > tried[0].gains[name] for name in sets)
-        note = "" if trial is tried[0] else f"; above {tried[0].name} on {above} of {len(sets)}"
-        lines.append(f"{100 * trial.mean:>7.2f}  {trial.name}  ({each}{note})")
-    return "\n".join(lines)
-
-
 def result(tried: Sequence[Trial]) -> Summary:
-    """The gain of each trial on each set and in their mean, and how many terms a document has; first of the model as it
-    was before the trainings, if they measured it."""
-    config, before = tried[0].config, tried[0].measures
-    models = [(trial.name, trial.measures, "") for trial in tried]
-    if all(f"start {TERMS}" in own for own in before.values()):
-        models = [(NOT_TRAINED, before, "start "), *models]
-    rows = [row for name, measures, of in models for row in _rows(name, measures, of, config)]
-    data = read_facts(sorted({path for left in config.train for path in (left.path, left.corpus) if path is not None}))
+    """The gain of each trial on each set and in their mean, how much more that is than the first trial gains, and how many
+    terms a document has; first of the model as it was before the trainings, if they measured it."""
+    config = tried[0].config
+    rows = [row for trial in [*not_trained(tried[0]), *tried] for row in _rows(trial, tried[0])]
+    data = read_facts(sorted({path for each in tried for left in each.config.train for path in files(left)}))
     return Summary.of_this_run(title="Settings, on sets left out", data=data, seeds=[config.training.seed], rows=rows)
 
 
-def _rows(name: str, measures: dict[str, dict[str, float]], of: str, config: SparseConfig) -> list[Row]:
-    """of: as `gain` takes it"""
-    queries, rows = config.selection.queries or 0, []
-    gains = Row("", SUM, MEASURE, 0.0, None, None, queries, BASELINES[-1], kind="difference", variant=name)
-    terms = Row("", SUM, TERMS, 0.0, None, None, queries, variant=name)
-    for row, values in (
-        (gains, {left: gain(own, of) for left, own in measures.items()}),
-        (terms, {left: own[f"{of}{TERMS}"] for left, own in measures.items()}),
-    ):
-        rows += [replace(row, set=left, value=value) for left, value in values.items()]
-        rows.append(replace(row, set=f"mean of {len(values)} sets", value=fmean(values.values()), sets=len(values)))
-    return rows
+def not_trained(trial: Trial) -> list[Trial]:
+    """The model before the trainings of `trial`; none if they did not measure it."""
+    before = {
+        left: {name.removeprefix(START): value for name, value in own.items() if name.startswith(START)}
+        for left, own in trial.measures.items()
+    }
+    return [replace(trial, name=NOT_TRAINED, measures=before)] if all(TERMS in own for own in before.values()) else []
+
+
+def _rows(trial: Trial, first: Trial) -> list[Row]:
+    queries = first.config.selection.queries or 0
+    gains = Row("", SUM, MEASURE, 0.0, None, None, queries, BASELINES[-1], kind="difference", variant=trial.name)
+    questions = {left: trial.questions(left) for left in trial.measures}
+    rows = _on_sets(gains, trial.gains, {left: [*own.values()] for left, own in questions.items()})
+    if trial is not first:
+        above = {left: value - first.gains[left] for left, value in trial.gains.items()}
+        paired: dict[str, list[float]] = {}
+        for left, own in questions.items():
+            others = first.questions(left)
+            same = own.keys() == others.keys()  # a trial may have other settings of `selection`
+            paired[left] = [own[question] - others[question] for question in own] if same else []
+        rows += _on_sets(replace(gains, baseline=SUM, baseline_variant=first.name), above, paired)
+    terms = replace(gains, measure=TERMS, baseline="", kind="value")
+    return rows + _on_sets(terms, {left: own[TERMS] for left, own in trial.measures.items()}, {})
+
+
+def _on_sets(row: Row, values: Mapping[str, float], questions: Mapping[str, Sequence[float]]) -> list[Row]:
+    """`row` for each set and for their mean.
+
+    values: {set: its value}; questions: {set: the values of its questions}, which the intervals are over. Without them there
+    is no interval.
+    """
+    rows = []
+    for name, value in values.items():
+        own = questions.get(name, [])
+        low, high = interval(own) or (None, None)
+        rows.append(replace(row, set=name, value=value, low=low, high=high, n=len(own) or row.n))
+    whole = replace(row, set=f"mean of {len(values)} sets", value=fmean(values.values()), sets=len(values))
+    if all(each.low is not None for each in rows):
+        low, high = mean_interval([questions[name] for name in values])
+        whole = replace(whole, low=low, high=high)
+    return [*rows, replace(whole, n=sum(each.n for each in rows))]

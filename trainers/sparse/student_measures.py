@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -18,7 +20,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.ranking import Ranking
-from trainers.data.dev_sets import DEPTH, DevSet, Retrieve, dev_measures
+from trainers.data.dev_sets import DEPTH, DevSet, Retrieve, dev_measured, dev_measures, means_of
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.student import SparseStudent
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 BASELINES = ("presence × idf", "word-piece BM25", "BM25")
 """Baselines in the dev measures; the student's sum adds to the last one."""
 SUM, ALONE = "BM25 + sparse", "sparse alone"
+QUESTIONS_FILE = "questions.jsonl"
+"""In the run's folder: a line of JSON for each state measured, {set: {name: {question: nDCG@10}}} for BM25 and the sum."""
 
 
 class DevRetrieval:
@@ -46,6 +50,8 @@ class DevRetrieval:
         self.encoded: dict[int, csr_matrix] = {}
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}
+        self.questions: dict[str, dict[str, dict[str, float]]] = {}
+        """{set: {name: {question: nDCG@10}}} as last measured, of the baselines and of what is measured beside them"""
 
     def measures(self) -> dict[str, float]:
         """nDCG@10 and other measures of the trained scores, their sparsity, and nDCG@10 of the baselines.
@@ -111,8 +117,19 @@ class DevRetrieval:
         return _ranked(lexicon.encoder.query.encode, documents, lexicon.encoder.vocabulary, queries, texts)
 
     def _named(self, name: str, retrieve: Retrieve) -> dict[str, float]:
-        measures = dev_measures(self.sets, retrieve)
-        return {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
+        measured = dev_measured(self.sets, retrieve)
+        for of, own in measured.items():
+            self.questions.setdefault(of, {})[name] = own.per_query["nDCG@10"]
+        return {f"{name} {key}": value for key, value in means_of(measured).items() if "nDCG@10" in key}
+
+    def note_questions(self, file: Path) -> None:
+        """Add a line of the state last measured to `file`: nDCG@10 of each question by BM25, and by the sum if it is
+        measured."""
+        kept = {
+            of: {name: own[name] for name in (BASELINES[-1], SUM) if name in own} for of, own in self.questions.items()
+        }
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(kept) + "\n")
 
     def _lexicon(self, texts: Mapping[str, str]) -> Lexicon:
         return self.own.get(id(texts)) or self.student.lexicon

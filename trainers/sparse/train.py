@@ -41,7 +41,7 @@ from opensearch_neural.models.sparse.idf import load_idf
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash, loss_noted
-from trainers.common.run_folder import Trained, check_output, dev_hashes
+from trainers.common.run_folder import RUN, Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER, ROLES
 from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
@@ -50,7 +50,7 @@ from trainers.sparse.batches import SparseCollate
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_settings_of_start
-from trainers.sparse.student_measures import DevRetrieval
+from trainers.sparse.student_measures import QUESTIONS_FILE, DevRetrieval
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200
@@ -140,6 +140,13 @@ def train_stage(
     dev = DevRetrieval(student, prepared.dev) if prepared.dev else None
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
     taught = teachers(config, sets)
+
+    def measures() -> dict[str, float]:
+        assert dev is not None
+        measured = dev.measures()
+        dev.note_questions(output / RUN / QUESTIONS_FILE)
+        return measured
+
     return train(
         student,
         data,
@@ -159,7 +166,7 @@ def train_stage(
         ),
         made_from=teachers_hash(taught) | dev_hashes(prepared.dev) | loss_noted(config.objective.loss),
         start_field="start",
-        evaluate=None if dev is None else dev.measures,
+        evaluate=None if dev is None else measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.full_weight_from,
     )

@@ -36,7 +36,6 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
     SUM_CASCADE,
     TUNED,
     TUNED_SUM,
-    mean_interval,
     mean_rows,
     opened_index,
 )
@@ -430,7 +429,6 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
     fewer = small | {MeasuredEngine(SUM): measured({"a": 0.4})}
     with pytest.raises(InputError, match="were not measured on the same queries"):
         mean_rows("mean of 1 sets", {"s": fewer}, pairs)
-    assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import read  # noqa: E402
 from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
-from trainers.common.run_folder import Trained  # noqa: E402
+from trainers.common.run_folder import RUN, Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.command import sparse_command  # noqa: E402
-from trainers.sparse.leave_one_out import changed, chosen, gains_table, leaving_out, trials  # noqa: E402
+from trainers.sparse.leave_one_out import changed, chosen, folder, leaving_out, result, title, trials  # noqa: E402
 from trainers.sparse.settings import SparseConfig, SparseObjective, StageSettings  # noqa: E402
+from trainers.sparse.student_measures import QUESTIONS_FILE  # noqa: E402
+from trainers.sparse.trials_table import trials_table  # noqa: E402
 
 
 @pytest.fixture
@@ -126,8 +129,6 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
         config, training=replace(config.training, steps=6)
     )
     assert tried[2].config.student == replace(config.student, revive=0.1)
-    line = "   6.33  training.steps=6  (one 0.00, two 10.00, three 9.00; above as configured on 2 of 3)"
-    assert line in gains_table(tried)
     values[6] = values[4]
     assert chosen(trials(config, ["training.steps=6"], train)).name == "as configured"
 
@@ -138,7 +139,9 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
         ({"train": 1}, ["training.steps=6"], "needs several sets"),
         ({"train": "twice"}, ["training.steps=6"], "needs several sets"),
         ({}, ["training.step=6"], "step"),
-        ({}, ["train=[{path: one}]"], "must leave out the same sets"),
+        ({}, ["train=[{path: one}]"], "must leave out the same sets, and train lacks one, two, three"),
+        ({}, ["a: training.steps=6", "a: training.steps=8"], "two trials have this name"),
+        ({}, ["training.steps=6", "training.steps=6"], "two trials have this name"),
         ({"student": replace(SMALL, queries="network", head="full")}, ["training.steps=6"], "--try measures BM25"),
     ],
 )
@@ -149,6 +152,99 @@ def test_what_cannot_be_chosen_so_is_refused(config: SparseConfig, changes: dict
         changes = {"train": config.train[:1] * 2}
     with pytest.raises(InputError, match=words):
         trials(replace(config, **changes), tries, lambda one: measured(0.6))
+
+
+def noted(config: SparseConfig, *states: dict[str, float]) -> None:
+    """What a training with `config` notes of the questions of its dev set: each state's gains over a BM25 of 0.5."""
+    folder = config.output / RUN
+    folder.mkdir(parents=True)
+    for gains in states:
+        line = {"BM25": dict.fromkeys(gains, 0.5), "BM25 + sparse": {name: 0.5 + own for name, own in gains.items()}}
+        with (folder / QUESTIONS_FILE).open("a") as file:
+            file.write(json.dumps({config.dev[0].title: line}) + "\n")
+
+
+def test_gains_have_the_intervals_of_their_questions_and_trials_are_compared_question_by_question(
+    config: SparseConfig,
+) -> None:
+    """Each question gains 0.1 more than in the first trial: that is certain, while the gains themselves are not."""
+    start = {"a": 0.05, "b": -0.05, "c": -0.06}
+
+    def train(one: SparseConfig) -> Trained:
+        more = 0.1 if one.training.steps == 6 else 0.0
+        last = {"a": 0.3 + more, "b": -0.3 + more, "c": 0.0 + more}
+        noted(one, start, {"a": 0.4, "b": 0.4, "c": 0.4}, last)  # a state on the way, which is not what counts
+        trained = measured(0.5 + more)
+        trained.measures |= {f"start {name}": value for name, value in measured(0.48).measures.items()}
+        trained.measures |= {"active terms": 50.0, "start active terms": 90.0}
+        return trained
+
+    rows = {
+        (row.variant, row.baseline_variant, row.set): row
+        for row in result(trials(config, ["longer: training.steps=6"], train)).rows
+        if row.kind == "difference"
+    }
+    one = rows["longer", "", "one"]
+    assert one.value == pytest.approx(0.1) and one.n == 3
+    assert (one.low, one.high) == (pytest.approx(-0.2), pytest.approx(0.4)), "the least and the most of three questions"
+    whole = rows["longer", "", "mean of 3 sets"]
+    assert whole.value == pytest.approx(0.1) and whole.n == 9
+    assert -0.2 < whole.low < 0.0 < 0.2 < whole.high < 0.4, "three sets are surer than one"
+    for at in ("one", "mean of 3 sets"):
+        above = rows["longer", "as configured", at]
+        assert (above.value, above.low, above.high) == pytest.approx((0.1, 0.1, 0.1))
+        assert above.baseline == "BM25 + sparse"
+    assert rows["not trained", "", "one"].high == pytest.approx(0.05), "of the start, not of the last state"
+
+
+def test_trainings_of_versions_that_kept_no_questions_have_no_intervals_and_it_is_said(
+    config: SparseConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(one: SparseConfig) -> Trained:
+        if one.dev[0].title != "two":
+            noted(one, {"a": 0.2, "b": 0.0})
+        trained = measured(0.6)
+        trained.measures["active terms"] = 50.0
+        return trained
+
+    tried = trials(config, ["training.steps=6"], train)
+    assert "training.steps=6, without two: an earlier version trained it" in caplog.text
+    assert str(folder(config)) in caplog.text and "without one" not in caplog.text
+    rows = {(row.variant, row.baseline_variant, row.set): row for row in result(tried).rows if row.kind == "difference"}
+    for rival in ("", "as configured"):
+        assert rows["training.steps=6", rival, "one"].low is not None
+        for at in ("two", "mean of 3 sets"):
+            assert rows["training.steps=6", rival, at].low is None
+    assert rows["training.steps=6", "", "mean of 3 sets"].value == pytest.approx(0.1)
+
+
+def test_a_trial_may_train_on_further_sets_but_not_on_those_of_the_corpus_left_out(config: SparseConfig) -> None:
+    asked: list[SparseConfig] = []
+
+    def train(one: SparseConfig) -> Trained:
+        asked.append(one)
+        return measured(0.6)
+
+    same = ", ".join(f"{{path: {each.path}}}" for each in config.train)
+    two = config.train[1].path / "corpus.jsonl"
+    text = (
+        f"more: train=[{same}, {{path: docs.jsonl, questions: title}}, {{path: {two}, questions: title, name: titles}}]"
+    )
+    tried = trials(config, [text], train)
+    assert [trial.name for trial in tried] == ["as configured", "more"]
+    assert [[left.title for left in one.dev] for one in asked[3:]] == [["one"], ["two"], ["three"]]
+    assert [[each.title for each in one.train] for one in asked[3:]] == [
+        ["two", "three", "docs", "titles"],
+        ["one", "three", "docs"],
+        ["one", "two", "docs", "titles"],
+    ]
+    assert chosen([tried[1]]).config.train[3].questions == "title", "and the further sets are trained on at the end"
+
+
+def test_a_trial_is_called_by_its_name_or_by_its_settings_without_paths_of_this_machine() -> None:
+    assert title("longer: training.steps=6; document_length=64") == "longer"
+    assert title("training.steps=6; student={revive: 0.1}") == "training.steps=6; student={revive: 0.1}"
+    assert title("train=[{path: /home/me/sets/one}]") == "train=[{path: .../one}]"
 
 
 def test_the_command_trains_on_all_sets_with_what_was_chosen_and_goes_on(config: SparseConfig, tmp_path: Path) -> None:
@@ -169,16 +265,31 @@ def test_the_command_trains_on_all_sets_with_what_was_chosen_and_goes_on(config:
     assert told_again == told_before and any(line.startswith("taken: ") for line in told_before)
 
     written = read(Path(ran.output.split("written: ")[1].splitlines()[0]))
-    rows = {(row.variant, row.set, row.measure): row for row in written.rows}
-    models = ("not trained", "as configured", "training.steps=2")
-    sets = ("one", "two", "mean of 2 sets")
+    rows = {(row.variant, row.baseline_variant, row.measure, row.set): row for row in written.rows}
+    models, sets = ("not trained", "as configured", "training.steps=2"), ("one", "two", "mean of 2 sets")
     assert [*rows] == [
-        (model, at, measure) for model in models for measure in ("nDCG@10", "active terms") for at in sets
+        (model, rival, measure, at)
+        for model in models
+        for rival, measure in (("", "nDCG@10"), ("as configured", "nDCG@10"), ("", "active terms"))
+        for at in sets
+        if model != rival
     ]
-    for name in models[1:]:
-        line = next(line for line in told_before if f"  {name}  (" in line)
-        gains = [f"{at} {100 * rows[name, at, 'nDCG@10'].value:.2f}" for at in sets[:2]]
-        assert f"({', '.join(gains)}" in line
-        assert line.split()[0] == f"{100 * rows[name, sets[2], 'nDCG@10'].value:.2f}"
-    assert rows["not trained", "one", "active terms"].value != rows["as configured", "one", "active terms"].value
+    assert trials_table(written.rows) in ran.output
+    assert (
+        rows["not trained", "", "active terms", "one"].value != rows["as configured", "", "active terms", "one"].value
+    )
     assert {data.name for data in written.data} == {"one", "two"}
+
+    # Every gain has the interval of its questions, and so has what a trial gains more than the first.
+    for (_, rival, measure, at), row in rows.items():
+        assert (row.low is None) == (row.high is None) == (measure == "active terms")
+        if measure == "nDCG@10":
+            assert row.low <= row.value <= row.high
+            each = [rows[model, rival, measure, one].n for model in models[1:2] for rival in [""] for one in sets[:2]]
+            assert row.n == sum(each) if at == sets[2] else row.n == each[sets.index(at)] > 1
+    assert any(row.low < row.high for row in written.rows if row.low is not None and row.high is not None)
+    more, own, configured = (
+        rows[of, rival, "nDCG@10", "one"].value
+        for of, rival in (("training.steps=2", "as configured"), ("training.steps=2", ""), ("as configured", ""))
+    )
+    assert more == pytest.approx(own - configured)

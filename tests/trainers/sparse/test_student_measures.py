@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -56,6 +58,28 @@ def test_without_a_base_the_students_own_measures_come_first_and_the_sum_that_is
     measures = DevRetrieval(model, dev).measures()
     assert "sparse alone nDCG@10" not in measures
     assert measures["BM25 + sparse nDCG@10"] > measures["nDCG@10"]
+
+
+def test_the_noted_questions_of_each_state_have_the_means_that_were_measured(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = student(config)
+    dev = dev_set(config.train[0].load(), queries=20, documents=40, seed=0)
+    retrieval, file = DevRetrieval(model, [dev]), tmp_path / "questions.jsonl"
+    told = []
+    for bias in (0.0, -1e4):
+        with torch.no_grad():
+            model.head.bias += bias
+        told.append(retrieval.measures())
+        retrieval.note_questions(file)
+    states = [json.loads(line)[dev.name] for line in file.read_text().splitlines()]
+    for measures, state in zip(told, states, strict=True):
+        assert state.keys() == {"BM25", "BM25 + sparse"}
+        for name, of_question in state.items():
+            assert of_question.keys() == dev.queries.keys()
+            assert fmean(of_question.values()) == pytest.approx(measures[f"{name} nDCG@10"], abs=1e-12)
+    assert states[0]["BM25 + sparse"] != states[1]["BM25 + sparse"] == states[1]["BM25"]
 
 
 def test_with_a_base_the_sum_that_is_served_is_measured_too_with_the_weight_of_a_search(
