@@ -10,6 +10,7 @@ import gc
 import os
 import re
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Generator, Iterator
@@ -102,7 +103,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
+    _keep_what_was_imported()
+
+
+def pytest_runtest_logfinish() -> None:
+    # transformers, sentence-transformers and others are imported by the first test that needs them.
+    if len(sys.modules) > _kept_modules + 50:
+        _keep_what_was_imported()
+
+
+_kept_modules = 0
+
+
+def _keep_what_was_imported() -> None:
     """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it."""
+    global _kept_modules
+    _kept_modules = len(sys.modules)
+    gc.collect()
     gc.freeze()
 
 
