@@ -201,7 +201,7 @@ def index_name(client: OpenSearch) -> Iterator[str]:
         client.indices.delete(index=left)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # three nodes that nobody uses any more would take time and memory
 def _three_nodes() -> Iterator[node.ClusterState]:
     # Its nodes are killed and started again on their ports: away from those that other tests' clusters take meanwhile.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
