@@ -170,9 +170,9 @@ class BulkWriter:
                 raced: list[int] = []
                 again, status, reason = self._sort_items(answer["items"], actions, positions, outcome, raced)
                 if raced:
-                    more, *others = self._write_raced(actions, raced, outcome)
+                    more, raced_status, raced_reason = self._write_raced(actions, raced, outcome)
                     if more:
-                        again, (status, reason) = sorted([*again, *more]), others
+                        again, status, reason = sorted([*again, *more]), raced_status, raced_reason
                 if not again:
                     return
                 if len(again) < len(positions):

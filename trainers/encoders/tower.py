@@ -171,7 +171,7 @@ def load_towers(
             backbone = _load_backbone(start.folders[role], settings.dropout)
             encoders[role] = Encoder(backbone, pooling=pooling, normalize=normalize)
             tokenizers[role] = load_any_tokenizer(start.folders[role])
-            known, tokens = backbone.get_input_embeddings().weight.shape[0], len(tokenizers[role])
+            known, tokens = backbone.config.vocab_size, len(tokenizers[role])
             if known < tokens:
                 raise ModelError(
                     f"{start.folders[role]}: the model has vectors for {known} tokens, its tokenizer {tokens} tokens"
