@@ -1,12 +1,11 @@
 """Benchmarks: quality, latency and throughput beside BM25, and the experiments of the papers.
 
-    command.py            `osn bench`, the group of commands
-    experiment.py         arms × seeds, kept measurements, rows, goals: what all experiments share
+    command.py            `osn bench` and `osn paper`, the groups of commands
+    experiment.py         arms × seeds, kept measurements, rows, goals, result files: what all experiments share
     local_cluster.py      the cluster that a benchmark searches: the user's, or a node of its own
     cluster_bm25.py       OpenSearch's BM25, tuned on train questions, as a rival
     beir_parts.py         parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
     options.py            options of the commands: fields of a dataclass, lists of numbers, --part
-    record_result.py      prints a result, and records it if a folder is named
     render.py             rows as tables and pages
     plots.py              plots of rows: curves, and quality against cost
     docs_tables.py        writes the tables of docs/ and of the README

@@ -1,4 +1,5 @@
-"""`osn bench`: benchmarks (entry points of the group `osn.bench`), and pages of their result files."""
+"""`osn bench` and `osn paper`: benchmarks and the experiments of the papers (entry points of the groups `osn.bench` and
+`osn.paper`), and pages of their result files."""
 
 from __future__ import annotations
 
@@ -21,6 +22,11 @@ RESULTS = Path("benchmarks/results")
 @click.group(cls=EntryPointGroup, group="osn.bench", moved=dict.fromkeys(MOVED, "paper"))
 def bench() -> None:
     """Benchmarks, and pages of their results."""
+
+
+@click.group(cls=EntryPointGroup, group="osn.paper")
+def paper() -> None:
+    """Run a paper's experiments, each with its goals, and record the results."""
 
 
 @bench.command()

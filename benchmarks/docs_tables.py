@@ -48,7 +48,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.papers.inference_free_sparse.ablations import idf_shares
+from benchmarks.papers.inference_free_sparse import idf_shares
 from benchmarks.render import (
     COSTS,
     FACTS,

@@ -1,4 +1,4 @@
-"""What the papers' experiments share: arms × seeds → kept measurements → rows → goals → a summary.
+"""What experiments share: arms × seeds → kept measurements → rows → goals → a summary.
 
 A paper's file declares its sets, arms, engines, measures, differences and goals, and holds what only it needs. An arm
 trained with a seed is a `MeasuredEngine`. Every part of a paper takes the same steps:
@@ -31,11 +31,12 @@ from typing import Any, TypeVar
 
 import click
 
-from benchmarks.record_result import publish, record_option
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, label, measure
-from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
+from opensearch_neural.evaluation.provenance import Machine
+from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row, Summary, data_facts
+from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.files import write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.retrievers import Run
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RowsAndGoals = tuple[list[Row], list[Goal]]
+Draw = Callable[[Sequence[Row], Path], None]
 Baseline = str | MeasuredEngine
 """What an engine is compared with: a name (with the engine's own seed and variant, see `pairs`), or one exact engine."""
 
@@ -323,6 +325,41 @@ def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
 # ------------------------------------------------ the command
 
 
+def record_option(help: str = "Write summary.json there.") -> Callable[[Any], Any]:
+    return click.option("--record", type=click.Path(path_type=Path, file_okay=False), default=None, help=help)
+
+
+def publish(
+    rows: list[Row],
+    goals: list[Goal],
+    *,
+    title: str,
+    data: Iterable[Path],
+    seeds: Sequence[int],
+    record: Path | None,
+    shown: Callable[[Row], bool] = lambda row: True,
+    draw: Draw | None = None,
+    machine: Machine | None = None,
+) -> None:
+    """Print the table and the goals; write summary.json and the plots into the folder `record`, if given.
+
+    data: the folders of the data sets behind the rows; machine: its facts, if not the usual ones; others as in `PaperPart`
+    """
+    facts = [data_facts(folder) for folder in data]
+    summary = Summary.of_this_run(data=facts, seeds=seeds, rows=rows, goals=goals, title=title, machine=machine)
+    columns = dict.fromkeys(row.column for row in rows if shown(row))
+    print(result_table(rows, list(columns), intervals=True))
+    for goal in goals:
+        print(goal)
+    if record:
+        print(f"written: {summary.write(record)}")
+    if record and draw:
+        try:
+            draw(rows, record)
+        except MissingExtra as error:
+            logger.warning("no plots: %s", error)
+
+
 @dataclass(frozen=True)
 class PaperPart:
     """What one result file holds."""
@@ -337,31 +374,25 @@ class PaperPart:
     """The seeds of its trainings, for the result file."""
     shown: Callable[[Row], bool]
     """Whether the printed table has the row's column."""
-    draw: Callable[[Sequence[Row], Path], None] | None = None
+    draw: Draw | None = None
     """Writes plots of the rows into a folder."""
 
 
 def run_parts(parts: Mapping[str, PaperPart], record: Path | None, chosen: Sequence[str] = ()) -> None:
-    """Run the `chosen` parts (empty: all) one after the other, print their tables and goals, and write
-    RECORD/NAME/summary.json and the plots."""
+    """Run the `chosen` parts (empty: all) one after the other, and `publish` each, in RECORD/NAME."""
     for name in dict.fromkeys(chosen or parts):
         part = parts[name]
         rows, goals = part.run()
-        folder = record and record / name
         publish(
             rows,
             goals,
             title=part.title,
             data=part.data,
             seeds=part.seeds,
-            shown=list(dict.fromkeys(row.column for row in rows if part.shown(row))),
-            record=folder,
+            record=record and record / name,
+            shown=part.shown,
+            draw=part.draw,
         )
-        if folder and part.draw:
-            try:
-                part.draw(rows, folder)
-            except MissingExtra as error:
-                logger.warning("no plots: %s", error)
 
 
 def work_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,10 +30,6 @@ NODE = "osn-bench"
 """The name of the local node on which benchmarks write indexes of their own."""
 HEAP = "Java heap of the local node, if no cluster is named."
 """The help of --heap."""
-
-
-def heap_option(default: str) -> Callable[[Any], Any]:
-    return click.option("--heap", default=default, show_default=True, help=HEAP)
 
 
 @contextmanager

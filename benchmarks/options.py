@@ -52,9 +52,9 @@ def setting(default: Any, text: str, *, option: str = "", **how: Any) -> Any:
     return option_groups.setting(default, text, option, **{"type": _range(default), **how})
 
 
-def setting_options(settings: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each `setting` of a dataclass."""
-    return lambda command: taking(command, option_groups.setting_options(settings).values())
+def setting_options(settings: type, **helps: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each `setting` of a dataclass. helps: {field: text in place of the setting's help}"""
+    return lambda command: taking(command, option_groups.setting_options(settings, **helps).values())
 
 
 def of_options(settings: Callable[..., T], options: Mapping[str, Any], /, **more: Any) -> T:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.experiment import publish, record_option
 from benchmarks.grown.index import Growth, grown_to_sizes, set_of_size
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.options import NumberList, of_options, setting, setting_options
-from benchmarks.record_result import publish, record_option
 from benchmarks.speed.turns import Search, Seconds, fastest, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
@@ -110,7 +110,7 @@ def score_kept(connection: ConnectionSettings, record: Path | None, **options: A
             if not asked.keep:
                 client.indices.delete(index=growth.index)
     title = f"Score kept by window and documents: {asked.data.name}, {Path(asked.sparse).name}"
-    publish(rows, [], title=title, data=[asked.data], seeds=[seed], shown=None, record=record)
+    publish(rows, [], title=title, data=[asked.data], seeds=[seed], record=record)
 
 
 def certified_rows(

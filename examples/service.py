@@ -26,9 +26,9 @@ from opensearch_neural import OsnError, connect, connect_async
 from opensearch_neural.cluster.errors import translate
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import TooManyClauses
-from opensearch_neural.explanation import shares
 from opensearch_neural.index.record import existing_record_async
 from opensearch_neural.queries import best_passages, explained
+from opensearch_neural.search.explanation import shares
 
 INDEX = os.environ.get("OSN_INDEX", "docs")
 INTERVAL = 5.0

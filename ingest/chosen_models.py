@@ -84,40 +84,40 @@ def choose(request: ModelRequest) -> ChosenModels:
         records = as_passages(records, splitting_tokenizer(encoder, dense or quantized, models.tokenizer), passages)
     encoders = Encoders(encoder, dense, models.encode_batch, quantized, reconstructed, prune)
     if total is None and encoders.pads:
-        # Reading takes little time compared with encoding, and gives the time left.
+        # A first reading takes little time beside encoding; with the total, the time left can be shown.
         total = sum(1 for _ in records(ignore))
     return ChosenModels(encoders, passages, records, total, sparse.table)
 
 
 def _passages(request: ModelRequest) -> PassageMeta | None:
     """The requested passages, else those of the index. Raises ModelError if the index splits documents differently."""
-    requested, record = request.models.passages, request.record
-    if record is None:
+    requested, meta = request.models.passages, request.meta
+    if meta is None:
         return requested
-    if requested not in (None, record.passages):
+    if requested not in (None, meta.passages):
         raise ModelError(
-            f"the index {request.index!r} holds {documents_of(record)}",
-            f"leave out --passages, or give {another_index(record)}",
+            f"the index {request.index!r} holds {documents_of(meta)}",
+            f"leave out --passages, or give {another_index(meta)}",
         )
-    return record.passages
+    return meta.passages
 
 
 def _source(request: ModelRequest, kind: ModelKind, name: str | None) -> IndexModels | None:
     """The models among which the model of a kind is: the named one, else that of the index; None for no model."""
-    recorded = None if request.record is None else getattr(request.record, kind)
+    recorded = None if request.meta is None else getattr(request.meta, kind)
     if name == "none" or (name is None and recorded is None):
         return None
     models = request.models
     options: dict[str, Any] = {"device": models.device, "dtype": models.dtype, kind: name}
     # Opening the index checks later whether a named model wrote it.
-    record = request.record if name is None else None
-    return IndexModels(request.index, record, **options, trust_remote_code=models.trust_remote_code)
+    meta = request.meta if name is None else None
+    return IndexModels(request.index, meta, **options, trust_remote_code=models.trust_remote_code)
 
 
 def _reconstructed(request: ModelRequest, quantized: QuantizedModel | None) -> bool:
     """Whether dense vectors are reconstructed from codes. Raises InputError if no codes are written."""
-    models, record = request.models, request.record
-    of_index = record is not None and record.reconstructed is not None
+    models, meta = request.models, request.meta
+    of_index = meta is not None and meta.reconstructed is not None
     reconstructed = models.reconstruct or (models.dense is None and of_index)
     if reconstructed and quantized is None:
         raise InputError("reconstructed vectors need the codes of a quantized model", "give --pq MODEL")
@@ -129,15 +129,15 @@ def _sparse(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse
 
     Raises ModelError for --sparse lexical if the index has no lexical model.
     """
-    lexical, record = request.models.sparse == LEXICAL, request.record
-    without = f"leave out --sparse, or give {another_index(record or IndexMeta())}"
-    if lexical and record is not None and record.sparse is None:
+    lexical, meta = request.models.sparse == LEXICAL, request.meta
+    without = f"leave out --sparse, or give {another_index(meta or IndexMeta())}"
+    if lexical and meta is not None and meta.sparse is None:
         raise ModelError(f"the index {request.index!r} holds no sparse vectors", without)
     sparse = _made_of_corpus(request, passages)
     if sparse is None:
         source = _source(request, "sparse", None if lexical else request.models.sparse)
         sparse = ChosenSparse(None if source is None else source.sparse)
-    if lexical and record is not None and sparse.encoder is not None and sparse.encoder.info.kind != LEXICAL:
+    if lexical and meta is not None and sparse.encoder is not None and sparse.encoder.info.kind != LEXICAL:
         raise ModelError(
             f"the index {request.index!r} was written with the sparse model {sparse.encoder.info.name}, which is not a "
             "lexical one",
@@ -148,7 +148,7 @@ def _sparse(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse
 
 def _pruning(request: ModelRequest, sparse: SparseDocumentEncoder | None) -> Pruning | None:
     """The requested pruning, else that of the index. Raises InputError if no sparse vectors are written."""
-    recorded = None if request.record is None else request.record.prune
+    recorded = None if request.meta is None else request.meta.prune
     prune = request.models.prune or (Pruning.parse(recorded) if recorded else None)
     if prune is not None and sparse is None:
         raise InputError(
@@ -159,27 +159,27 @@ def _pruning(request: ModelRequest, sparse: SparseDocumentEncoder | None) -> Pru
 
 def _made_of_corpus(request: ModelRequest, passages: PassageMeta | None) -> ChosenSparse | None:
     """The sparse model, if it is lexical or a SPLADE without a query table."""
-    models, record, splade = request.models, request.record, None
-    if models.sparse is None and record and record.sparse and record.counting:
-        splade = registry.find(record.sparse.hash, record.sparse.name, "sparse")
+    models, meta, splade = request.models, request.meta, None
+    if models.sparse is None and meta and meta.sparse and meta.counting:
+        splade = registry.find(meta.sparse.hash, meta.sparse.name, "sparse")
     elif models.sparse not in (None, LEXICAL, "none"):
         splade = directory.locate(str(models.sparse), code=models.trust_remote_code)
     if splade is not None:
         if has_query_table(splade):
             return None
-        if request.counts_while_writing and (record is None or record.counting):
+        if request.counts_while_writing and (meta is None or meta.counting):
             return while_writing(splade, request, passages)
         return with_corpus_table(splade, request, passages)
-    if models.sparse != "none" and _lexical_is_to_be_built(models, record):
+    if models.sparse != "none" and _lexical_is_to_be_built(models, meta):
         tokenizer = lexical_tokenizer(models.tokenizer, request.records)
         sparse, total = _built_lexical(as_passages(request.records, tokenizer, passages), tokenizer, request.corpus)
-        if record and record.sparse and sparse.info.hash != record.sparse.hash:
-            registry.find(record.sparse.hash, record.sparse.name, "sparse")  # raises
+        if meta and meta.sparse and sparse.info.hash != meta.sparse.hash:
+            registry.find(meta.sparse.hash, meta.sparse.name, "sparse")  # raises
         return ChosenSparse(sparse, total)
     return None
 
 
-def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
+def _check_tokenizer(tokenizer: str, sparse: SparseDocumentEncoder | None, measures_passages: bool) -> None:
     """Raise InputError if the named tokenizer is not used, or if the index's lexical model has another tokenizer."""
     from opensearch_neural.models.tokenizer import load_tokenizer
 
@@ -189,29 +189,29 @@ def _check_tokenizer(named: str, sparse: SparseDocumentEncoder | None, measures_
                 "--tokenizer applies to --sparse lexical and to --passages without a model; this ingest has neither",
                 "leave the option out",
             )
-    elif load_tokenizer(named).get_vocab() != sparse.query.tokenizer.get_vocab():
+    elif load_tokenizer(tokenizer).get_vocab() != sparse.query.tokenizer.get_vocab():
         raise InputError(
-            f"the sparse model {sparse.info.name} has another tokenizer than --tokenizer {named}",
+            f"the sparse model {sparse.info.name} has another tokenizer than --tokenizer {tokenizer}",
             "leave the option out, or write another index",
         )
 
 
-def _lexical_is_to_be_built(models: Models, record: IndexMeta | None) -> bool:
+def _lexical_is_to_be_built(models: Models, meta: IndexMeta | None) -> bool:
     """Whether to build a lexical model: for a new index with --sparse lexical, or if the index's lexical model is missing on
     this machine. The same corpus gives the same model."""
-    if record is None or record.sparse is None:
-        return record is None and models.sparse == LEXICAL
-    return record.sparse.name.startswith("lexical") and not registry.link_of(record.sparse.hash).is_dir()
+    if meta is None or meta.sparse is None:
+        return meta is None and models.sparse == LEXICAL
+    return meta.sparse.name.startswith("lexical") and not registry.link_of(meta.sparse.hash).is_dir()
 
 
-def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
+def lexical_tokenizer(tokenizer: str | None, records: Records) -> Tokenizer:
     """The tokenizer of a corpus's lexical model: the named one, else BERT's if installed, else trained on the corpus."""
     from opensearch_neural.models.sparse.lexical import TRAINING_SAMPLE
     from opensearch_neural.models.sparse.word_pieces import train_word_pieces
     from opensearch_neural.models.tokenizer import load_tokenizer
 
-    if named is not None:
-        return load_tokenizer(named)
+    if tokenizer is not None:
+        return load_tokenizer(tokenizer)
     if packaged := directory.minilm_directory():
         return load_tokenizer(packaged)
     return train_word_pieces(document.contents for document in islice(records(ignore), TRAINING_SAMPLE))
@@ -240,7 +240,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 
 
 def splitting_tokenizer(
-    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
+    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, tokenizer: str | None
 ) -> Tokenizer:
     """The tokenizer that measures passages: the encoding model's, else the named one, else words."""
     from opensearch_neural.models.tokenizer import load_tokenizer
@@ -249,7 +249,7 @@ def splitting_tokenizer(
         return sparse.query.tokenizer
     if dense is not None:
         return load_tokenizer(_tokenizer_folder(dense.info.path))
-    return words() if named is None else load_tokenizer(named)
+    return words() if tokenizer is None else load_tokenizer(tokenizer)
 
 
 def _tokenizer_folder(model: Path) -> Path:

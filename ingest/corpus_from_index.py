@@ -133,7 +133,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
     index = corpus.removeprefix(PREFIX)
     with translate_errors():
         settings = allowed(lambda: client.indices.get_settings(index=index, params={"flat_settings": "true"})) or {}
-    kept: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     subfields: dict[str, dict[str, Any]] = {}
     for name, each in mappings.items():
         properties = each["mappings"].get("properties", {})
@@ -148,7 +148,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
             else:
                 here = plain_mapping(mapping, ignore_malformed=malformed)
             there = part_of.get(field, field)
-            kept[there] = _both(kept[there], here) if there in kept else here
+            plain[there] = _both(plain[there], here) if there in plain else here
             alike = subfields.setdefault(there, {})
             for sub, how in mapping.get("fields", {}).items():
                 if how.get("type") in IGNORING:  # better without a value in a subfield than without the document
@@ -156,7 +156,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
                 alike[sub] = None if _own_analysis(how, of_index) else _both(alike.get(sub, how), how)
     return {
         field: made
-        for field, mapping in kept.items()
+        for field, mapping in plain.items()
         if mapping is not None and (made := _with_subfields(mapping, subfields[field]))
     }
 
@@ -171,25 +171,26 @@ def _own_analysis(mapping: Mapping[str, Any], settings: Mapping[str, str] | None
 
     settings: flat; None: they are not known, and any analysis with a name may be defined there
     """
-    named = {name: mapping[name] for name in (*ANALYZERS, "normalizer", "similarity") if name in mapping}
+    analysis = {name: mapping[name] for name in (*ANALYZERS, "normalizer", "similarity") if name in mapping}
     if settings is None:
-        return bool(named)
+        return bool(analysis)
     defined = {"normalizer": "analysis.normalizer", "similarity": "similarity"}
-    begins = [f"index.{defined.get(name, 'analysis.analyzer')}.{of}." for name, of in named.items()]
-    if mapping.get("type") in ANALYZED and "analyzer" not in named:
+    begins = [f"index.{defined.get(name, 'analysis.analyzer')}.{of}." for name, of in analysis.items()]
+    if mapping.get("type") in ANALYZED and "analyzer" not in analysis:
         begins.append("index.analysis.analyzer.default.")
-    if mapping.get("type") in ANALYZED and "search_analyzer" not in named:  # whatever the analyzer of the documents is
+    # Whatever the analyzer of the documents is:
+    if mapping.get("type") in ANALYZED and "search_analyzer" not in analysis:
         begins.append("index.analysis.analyzer.default_search.")
     return any(setting.startswith(tuple(begins)) for setting in settings)
 
 
-def _both(one: dict[str, Any] | None, other: dict[str, Any] | None) -> dict[str, Any] | None:
+def _both(first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any] | None:
     """The mapping that takes the values of both; None if there is none."""
-    if one is None or other is None:
+    if first is None or second is None:
         return None
-    kinds = [{name: value for name, value in each.items() if name != IGNORE} for each in (one, other)]
-    ignoring = {IGNORE: True} if one.get(IGNORE) or other.get(IGNORE) else {}
-    return {**one, **other, **ignoring} if kinds[0] == kinds[1] else None
+    kinds = [{name: value for name, value in each.items() if name != IGNORE} for each in (first, second)]
+    ignoring = {IGNORE: True} if first.get(IGNORE) or second.get(IGNORE) else {}
+    return {**first, **second, **ignoring} if kinds[0] == kinds[1] else None
 
 
 def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False) -> dict[str, Any] | None:
@@ -254,7 +255,7 @@ def other_for_queries(
     for name, mapping in properties.items():
         part = part_of.get(name)
         if part is not None:
-            # Only an alias finds what is called otherwise there: a field of the old name would be empty.
+            # The new index calls this field by another name: an own field of the old name would be empty, but not an alias.
             if name != part and mapped.get(name, {}).get("type") != "alias":
                 other[name] = f"called {part} there"
             for sub in mapping.get("fields", {}):
@@ -273,7 +274,7 @@ def other_for_queries(
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
     """The same for one of the caller's own fields, and all fields below it."""
     kind = mapping.get("type", "object")
-    # The values in an object are strings: of dates, a range would compare the letters.
+    # The values in an object are strings there: a range over dates would compare their characters.
     alike = kind in ALIKE and not (kind == "date" and "." in name)
     other = {} if alike else {name: "not there" if kind == "alias" else f"no longer {kind}"}
     if kind in ALIKE and (lost := [each for each in ("normalizer", "null_value") if each in mapping]):
@@ -286,10 +287,10 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
 
 def _left_out(mapping: Mapping[str, Any], index: str) -> list[str]:
     """The fields of an index that are no part of its documents. Raises InputError for an index of passages."""
-    record = record_in(mapping, index)
-    if record is None:
+    meta = record_in(mapping, index)
+    if meta is None:
         return []
-    if record.passages is not None:
+    if meta.passages is not None:
         raise InputError(
             f"the index {index!r} holds passages, not whole documents, so it is no corpus",
             "ingest from the original source of the documents",

@@ -34,12 +34,12 @@ from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
-from opensearch_neural.idf import in_seven_digits
 from opensearch_neural.index.hidden_index import read_encoder
 from opensearch_neural.index.models import called
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, another_index
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_table
+from opensearch_neural.models.sparse.idf import in_seven_digits
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import vocabulary_of
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from opensearch_neural.corpus.documents import Document, Rejected
-    from opensearch_neural.idf import DocumentFrequencies
     from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder
+    from opensearch_neural.models.sparse.idf import DocumentFrequencies
 
 log = logging.getLogger(__name__)
 
@@ -151,10 +151,10 @@ def while_writing(splade: Path, request: ModelRequest, passages: PassageMeta | N
     from opensearch_neural.models.sparse.lexical import check_tokens
 
     models, hash = request.models, directory.hash_files(splade)
-    recorded = None if request.record is None else request.record.sparse
-    name = directory.display_name(str(models.sparse or splade)) if recorded is None else recorded.name
-    if request.record is not None and recorded is not None and recorded.hash != hash:
-        raise _another_model(request.index, recorded, splade, hash, another_index(request.record))
+    sparse_meta = None if request.meta is None else request.meta.sparse
+    name = directory.display_name(str(models.sparse or splade)) if sparse_meta is None else sparse_meta.name
+    if request.meta is not None and sparse_meta is not None and sparse_meta.hash != hash:
+        raise _another_model(request.index, sparse_meta, splade, hash, another_index(request.meta))
     tokenizer = tokenizer_of(splade, trust_remote_code=models.trust_remote_code)
     with _naming(request.corpus):
         documents = as_passages(request.records, tokenizer, passages)(ignore)
@@ -176,12 +176,12 @@ def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta
     """
     from opensearch_neural.models.sparse.lexical import count_documents, idf_table
 
-    models, recorded = request.models, None if request.record is None else request.record.sparse
+    models, sparse_meta = request.models, None if request.meta is None else request.meta.sparse
     name = directory.display_name(str(models.sparse))
-    if request.record is not None and recorded is not None:
-        another = another_index(request.record)
+    if request.meta is not None and sparse_meta is not None:
+        another = another_index(request.meta)
         folder = with_kept_table(
-            request.client, recorded, splade, models.trust_remote_code, index=request.index, another=another
+            request.client, sparse_meta, splade, models.trust_remote_code, index=request.index, another=another
         )
         if folder is not None:
             return ChosenSparse(_loaded(folder, models, name))
@@ -196,12 +196,12 @@ def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta
     return ChosenSparse(_loaded(folder, models, name), frequencies.n)
 
 
-def check_continued(index: str, wrote: IndexMeta, corpus_name: str) -> None:
+def check_continued(index: str, meta: IndexMeta, corpus_name: str) -> None:
     """Raise InputError if an interrupted run was counting the table of an index, and this is another corpus."""
-    if wrote.counting and wrote.loading != corpus_name:
+    if meta.counting and meta.loading != corpus_name:
         raise InputError(
-            f"the index {index!r} has no IDF table yet: the ingest of {wrote.loading}, which counts it, was interrupted",
-            f"ingest {wrote.loading} first, or give another --index; `osn index abort` deletes this index",
+            f"the index {index!r} has no IDF table yet: the ingest of {meta.loading}, which counts it, was interrupted",
+            f"ingest {meta.loading} first, or give another --index; `osn index abort` deletes this index",
         )
 
 
@@ -213,7 +213,7 @@ def splade_of(model: Path) -> str | None:
 
 def with_kept_table(
     client: OpenSearch | None,
-    wrote: SparseMeta,
+    sparse_meta: SparseMeta,
     splade: Path,
     trust_remote_code: bool,
     *,
@@ -225,14 +225,14 @@ def with_kept_table(
     None if neither can be read. Raises ModelError if the table shows that another model wrote the index. another: how to
     write another index, for that error
     """
-    link, hash = registry.link_of(wrote.hash), directory.hash_files(splade)
+    link, hash = registry.link_of(sparse_meta.hash), directory.hash_files(splade)
     if link.is_dir() and splade_of(link) == hash:
         return link.resolve()
     if client is None:
         return None
     try:
-        content = read_encoder(client, wrote.query_hash)
-        weights = {} if content is None else TableEncoder.from_bytes(content, name=wrote.name).weights
+        content = read_encoder(client, sparse_meta.query_hash)
+        weights = {} if content is None else TableEncoder.from_bytes(content, name=sparse_meta.name).weights
     except ModelError as error:
         log.warning("%s", error.message)
         return None
@@ -240,17 +240,17 @@ def with_kept_table(
         return None
     table = {token: in_seven_digits(weight) for token, weight in weights.items()}  # encoders store weights as float32
     if table.keys() == set(vocabulary_of(tokenizer_of(splade, trust_remote_code=trust_remote_code))):
-        folder = _saved(splade, hash, table, trust_remote_code, wrote.hash)
+        folder = _saved(splade, hash, table, trust_remote_code, sparse_meta.hash)
         if folder is not None:
-            registry.remember(wrote.hash, folder)
+            registry.remember(sparse_meta.hash, folder)
             return folder
     # Even with the index's own table, this model has another hash, so it is another model.
-    raise _another_model(index, wrote, splade, hash, another)
+    raise _another_model(index, sparse_meta, splade, hash, another)
 
 
-def _another_model(index: str, wrote: SparseMeta, splade: Path, hash: str, another: str) -> ModelError:
+def _another_model(index: str, sparse_meta: SparseMeta, splade: Path, hash: str, another: str) -> ModelError:
     return ModelError(
-        f"the index {index!r} was written with the sparse model {wrote.name} ({wrote.hash}), "
+        f"the index {index!r} was written with the sparse model {sparse_meta.name} ({sparse_meta.hash}), "
         f"but {directory.display_name(splade)} ({hash}) is another model",
         f"use the same model as before, or {another}",
     )

@@ -40,7 +40,7 @@ EXIT_WITH_LETTERS = 3
 USUAL = FieldNames()
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
-# Characters that are kept of a line that could not be read.
+# The most characters that are kept of a line that could not be read.
 RAW_LIMIT = 1 << 20
 
 

@@ -120,8 +120,8 @@ class Documents:
             splade = directory.locate(sparse, code=trust_remote_code)
             if not has_query_table(splade):
                 with translate_errors():
-                    kept = with_kept_table(client, meta.sparse, splade, trust_remote_code, index=index)
-                sparse = sparse if kept is None else str(kept)
+                    folder = with_kept_table(client, meta.sparse, splade, trust_remote_code, index=index)
+                sparse = sparse if folder is None else str(folder)
         self.names = FieldNames.of_index(meta.names)
         """The possible field names of the parts of a document."""
         models = IndexModels(
@@ -194,23 +194,28 @@ class Documents:
         number = 0
         with patience(self._policy.patience):
             while part := list(islice(stream, BATCH)):
-                taken: dict[str, Document] = {}
+                by_id: dict[str, Document] = {}
                 for each in part:
                     number += 1
                     try:
                         document = each if isinstance(each, Document) else self._document_of(each, number)
                     except InputError as error:
-                        id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
-                        written.refused.append(Refused(id, error.message))
+                        written.refused.append(Refused(self._id_of(each), error.message))
                         continue
-                    taken[document.id] = document  # of two documents with one id, the later counts
-                self._write(list(taken.values()), written)
+                    by_id[document.id] = document  # of two documents with one id, the later counts
+                self._write(list(by_id.values()), written)
             if refresh:
                 segments.refresh(self.client, self.index)
         for index, created in self._created.items():
             if created > self._counted[index]:
                 self._keep_shard_documents(index)
         return written
+
+    def _id_of(self, record: object) -> str:
+        """The id that a record has under one of the names of this index, whatever else is wrong with it."""
+        if not isinstance(record, Mapping) or (name := self.names.find(record, "id")) is None:
+            return ""
+        return str(record[name])
 
     def _document_of(self, record: Mapping[str, Any], number: int) -> Document:
         return document_of(record, where=f"document {number}", names=self.names)
@@ -221,21 +226,21 @@ class Documents:
         Raises ModelError if that index was written with other models or settings.
         """
         target = targets.existing_target(self.client, self.index)
-        name, record = target.index, target.meta
-        if other := other_to_write(self.meta, record):
+        name, meta = target.index, target.meta
+        if other := other_to_write(self.meta, meta):
             raise ModelError(
                 f"{self.index!r} names {name!r} now, which was written with {other}", "open Documents again"
             )
-        if self._raised != (name, record.prune_postings) or self._vectorizer.larger is None:
+        if self._raised != (name, meta.prune_postings) or self._vectorizer.larger is None:
             query = None if self._encoders.sparse is None else self._encoders.sparse.query
-            vectorizer = for_index(self._encoders, record, query)
-            self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, record))
-            self._raised = (name, record.prune_postings)
+            vectorizer = for_index(self._encoders, meta, query)
+            self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, meta))
+            self._raised = (name, meta.prune_postings)
         return target
 
     def _write(self, documents: list[Document], written: Written) -> None:
         written_to = self._target()
-        target, record = written_to.index, written_to.meta
+        target, meta = written_to.index, written_to.meta
         parts: list[Document] = []
         for document in documents:
             try:
@@ -244,7 +249,7 @@ class Documents:
                 written.refused.append(Refused(document.id, error.message))
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
-        prepared = prepare(parts, self._vectorizer, record)
+        prepared = prepare(parts, self._vectorizer, meta)
         # The index may have been deleted while documents were encoded, which may take long: OpenSearch would create it anew,
         # with mappings that it guesses. A write alias, as `osn ingest` has, would change the cluster's state at each write.
         targets.verify_unchanged_index(self.client, written_to)
@@ -259,12 +264,12 @@ class Documents:
             single = {document.parent for document in documents if isinstance(document, Passage)}
             whole = {id: number for id, number in counts.items() if id not in reasons and id not in single}
             stored_documents.remove_last_passages(self.client, target, whole)
-        taken = counts.keys() - reasons.keys()
-        written.replaced += len(taken & there)
-        written.created += len(taken - there)
-        if record.sparse is not None:
-            self._counted.setdefault(target, record.extra.get(SHARD_DOCUMENTS) or 0)
-            self._created[target] += sum(counts[id] for id in taken - there)
+        accepted = counts.keys() - reasons.keys()
+        written.replaced += len(accepted & there)
+        written.created += len(accepted - there)
+        if meta.sparse is not None:
+            self._counted.setdefault(target, meta.extra.get(SHARD_DOCUMENTS) or 0)
+            self._created[target] += sum(counts[id] for id in accepted - there)
 
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """The ids of the documents that the index holds already."""
@@ -298,10 +303,10 @@ class Documents:
         with patience(self._policy.patience):
             for _ in range(CONFLICTS):
                 target = self._target()
-                held = _read(self.client, target.index, self.meta, id)
-                if held is None:
+                stored = _read(self.client, target.index, self.meta, id)
+                if stored is None:
                     raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
-                document, condition = held
+                document, condition = stored
                 record = _with_changes(document.record(), self._in_index(changes, document))
                 if "_id" in changes and changes["_id"] != id:
                     raise InputError(
@@ -357,13 +362,13 @@ class Documents:
             return delete_documents(self.client, self.index, ids)
 
 
-def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
-    """How `index` differs from the record that documents were encoded for, so that they do not fit; None if they fit.
+def other_to_write(encoded_for: IndexMeta, meta: IndexMeta) -> str | None:
+    """How `meta` differs from the record that documents were encoded for, so that they do not fit; None if they fit.
 
     Models are compared by their hashes: a model may have been named by its hub id once, and by its folder another time.
     """
     for part, name in (("sparse", "sparse model"), ("dense", "dense model"), ("quantized", "quantized model")):
-        before, now = getattr(encoded_for, part), getattr(index, part)
+        before, now = getattr(encoded_for, part), getattr(meta, part)
         if before is None or now is None:
             if before is not now:
                 return f"no {name}" if now is None else f"a {name}, {now.name} ({now.hash})"
@@ -371,10 +376,10 @@ def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
             return f"another {name}: {now.name} ({now.hash}), not {before.name} ({before.hash})"
         elif replace(now, name=before.name) != before:
             return "another IDF table" if part == "sparse" else f"other vectors of the {name} {now.name}"
-    if encoded_for.passages != index.passages:
-        return f"{documents_of(index)}, not {documents_of(encoded_for)}"
-    if encoded_for.prune != index.prune:
-        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (index, encoded_for))
+    if encoded_for.passages != meta.passages:
+        return f"{documents_of(meta)}, not {documents_of(encoded_for)}"
+    if encoded_for.prune != meta.prune:
+        now, before = (f"pruned by {each.prune}" if each.prune else "whole" for each in (meta, encoded_for))
         return f"sparse vectors that are {now}, not {before}"
     return None
 
@@ -382,8 +387,9 @@ def other_to_write(encoded_for: IndexMeta, index: IndexMeta) -> str | None:
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
     """The document as the index stores it; None if there is none. Its passages are joined again."""
-    held = _read(client, index, existing_record(client, index), id)
-    return None if held is None else held[0]
+    meta = existing_record(client, index)
+    stored = _read(client, targets.own_name(client, index), meta, id)
+    return None if stored is None else stored[0]
 
 
 @translate_errors()
@@ -394,6 +400,8 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     """
     _refuse_single(ids)
     meta = existing_record(client, index)
+    # As documents are added: the filter or routing of an alias would hide some, and leave them.
+    index = targets.own_name(client, index)
     segments.refresh(client, index)
     deleted = 0
     for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):
@@ -462,17 +470,17 @@ def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
 
 def _without(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The tree without a field, and without the objects that held nothing else."""
-    kept: dict[str, Any] = {}
+    remaining: dict[str, Any] = {}
     for key, value in tree.items():
         if key == name:
             continue
         rest = name.removeprefix(f"{key}.")
         if rest == name:
-            kept[key] = value
+            remaining[key] = value
         elif isinstance(value, dict):
             inner = _without(value, rest)
             if inner or not value:
-                kept[key] = inner
+                remaining[key] = inner
         else:
             if isinstance(value, list) and any(
                 _without(part, rest) != part for part in value if isinstance(part, dict)
@@ -481,8 +489,8 @@ def _without(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
                     f"{key!r} is a list of objects, so {rest!r} of one of them cannot be changed",
                     f"change {key!r} as a whole",
                 )
-            kept[key] = value
-    return kept
+            remaining[key] = value
+    return remaining
 
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:

@@ -69,7 +69,7 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
 
     If postings are pruned, the IDF table is counted first, since it decides which tokens they hold.
     """
-    begun = request.record is not None and request.record.counting
+    begun = request.meta is not None and request.meta.counting
     if new_index.prune_postings is not None and not begun:
         request = replace(request, counts_while_writing=False)
     chosen = choose(request)
@@ -85,7 +85,7 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
         dense = reconstructed_meta(
             quantized, coder.quantizer, new_index.dense_type, lambda: coder.encode_documents(sample())
         )
-    if request.record is None and request.models.sparse is None:
+    if request.meta is None and request.models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     query = encoders.sparse.query if encoders.sparse else None
@@ -98,9 +98,9 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
 
 
 def content_of_files(
-    models: Models, new_index: NewIndex, stored: StoredVectors, records: Records, wrote: IndexMeta | None = None
+    models: Models, new_index: NewIndex, stored: StoredVectors, records: Records, index_meta: IndexMeta | None = None
 ) -> Content:
-    """The content with vectors from files of `osn encode`, for a new index or the index with the record `wrote`.
+    """The content with vectors from files of `osn encode`, for a new index or the index with the record `index_meta`.
 
     This machine remembers the query encoder for searches.
     """
@@ -121,8 +121,8 @@ def content_of_files(
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
         dense = reconstructed_meta(codes, quantizer, new_index.dense_type, lambda: stored.sample_of_codes(SAMPLE))
         vectorizer = Changed(stored, partial(reconstructed, quantizer=quantizer))
-    named = manifest.prune or (wrote.prune if wrote is not None else None)
-    prune = models.prune or (Pruning.parse(named) if named else None)
+    rule = manifest.prune or (index_meta.prune if index_meta is not None else None)
+    prune = models.prune or (Pruning.parse(rule) if rule else None)
     if prune is not None and manifest.sparse is None:
         raise InputError(f"--prune {prune} needs sparse vectors, and {stored.folder} has none", "leave it out")
     if manifest.prune not in (None, _named(prune)):

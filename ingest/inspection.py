@@ -1,4 +1,4 @@
-"""Inspects an index: its models, its sizes, whether its IDF table still fits, and the needs of more documents."""
+"""Inspects an index: its models, its sizes, whether its IDF table still fits, and what a larger index would need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest.writing.stored_documents import count_without_tokens
+from ingest.writing.stored_documents import count_without_rows, count_without_tokens
 from ingest.writing.target import aliases_of_users
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import text_of
@@ -94,6 +94,8 @@ class Inspection:
     """The number of documents that were split into passages; None if the index holds whole documents."""
     without_tokens: int | None
     """The number of documents without a word of the model's vocabulary, so without a sparse vector; None without a model."""
+    without_rows: int | None
+    """The number of documents that have lost their vector; None without a forward index, which shows it."""
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int
@@ -141,6 +143,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         documents=documents,
         parents=parents,
         without_tokens=count_without_tokens(client, name) if meta.sparse else None,
+        without_rows=count_without_rows(client, name) if meta.forward_index else None,
         deleted=round(of_lucene["deleted"] * documents / max(1, of_lucene["count"])),
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),
@@ -179,8 +182,8 @@ def _sizes(client: OpenSearch, index: str, meta: IndexMeta, stats: Mapping[str, 
         sizes[PARTS.get(suffix, "other")] += file["size_in_bytes"]
     postings = sizes.pop("postings", 0)
     if stats.get("completion", {}).get("size_in_bytes"):
-        # A field of type completion has a format of postings of its own. Of two files of a segment with one extension
-        # OpenSearch tells one size, so what is left is all that is known.
+        # A field of type completion has its own format of postings, in files with the same extensions. OpenSearch gives the
+        # size of one file of a segment for each extension, so only what the other parts leave is known.
         sizes[NOT_TOLD_APART] += max(postings, stats["store"]["size_in_bytes"] - sizes.total())
     elif meta.sparse is None:
         sizes["words"] += postings
@@ -213,7 +216,7 @@ def _word_postings(client: OpenSearch, index: str) -> int:
 
 
 def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> Drift | None:
-    from opensearch_neural.idf import DocumentFrequencies, idf
+    from opensearch_neural.models.sparse.idf import DocumentFrequencies, idf
     from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
     from opensearch_neural.models.tokenizer import special_tokens
 

@@ -16,7 +16,7 @@ from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
-from ingest.preflight import FIELD_LIMIT, check_fields, count_fields
+from ingest.preflight import FIELD_LIMIT, check_fields, count_fields, warn_of_parts
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
@@ -158,15 +158,18 @@ def prepare(
 
     Raises as `run_job` does, before a document is written.
     """
-    wrote = read_record(client, job.index)  # another ingest may have ended while this one waited for the lease
-    if wrote is not None:
-        check_continued(job.index, wrote, corpus.name)
+    meta = read_record(client, job.index)  # another ingest may have ended while this one waited for the lease
+    if meta is not None:
+        check_continued(job.index, meta, corpus.name)
     fields = {} if job.new_index.mapping is None else read_field_mappings(job.new_index.mapping)
-    usual = None if wrote is None or stored is not None else FieldNames.of_index(wrote.names)
+    usual = None if meta is None or stored is not None else FieldNames.of_index(meta.names)
     records = corpus.reader(place, usual)
-    flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
-    if wrote is None:
+    longs: list[str] = []
+    flat_objects = meta is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
+    if meta is None:
         mapped = {name.partition(".")[0] for name in fields}
+        own = {*mapped}
+        warn_of_parts(corpus.named, fields)
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
@@ -174,21 +177,23 @@ def prepare(
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
-        check_fields(
+        longs += check_fields(
             records(ignore),
             mapped=mapped,
+            doubles=[name for name in mapped - own if fields[name].get("type") == "double"],
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,
             limit_known=job.new_index.field_limit is not None,
             flat_objects=flat_objects,
         )
-    request = ModelRequest(job.models, wrote, job.index, records, corpus.name, client, counts_while_writing=True)
+        fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
+    request = ModelRequest(job.models, meta, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
-    if wrote is None:
+    if meta is None:
         if next(everything(records, lambda rejected, records: True), None) is None:
             raise pipeline.holds_nothing(corpus.name)  # before an index is created that this corpus would complete
     elif content.table is None:
-        check_counted(job.index, wrote)
+        check_counted(job.index, meta)
     target = open_target(
         client,
         job.index,
@@ -197,6 +202,7 @@ def prepare(
         corpus_name=corpus.name,
         fields=fields,
         flat_objects=flat_objects,
+        longs=longs,
         extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )
@@ -206,7 +212,7 @@ def prepare(
         keep_encoder(client, target.index, content.query, content.meta.sparse.name)
     vectorizer = for_index(content.vectorizer, target.meta, content.query)
     largest = NotingLargest(vectorizer, raising(client, target.index, target.meta))
-    return PreparedJob(replace(content, vectorizer=largest), target, wrote is None, largest)
+    return PreparedJob(replace(content, vectorizer=largest), target, meta is None, largest)
 
 
 def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, request: ModelRequest) -> Content:
@@ -214,7 +220,7 @@ def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, reque
     if stored is None:
         content = content_by_models(request, job.new_index)
     else:
-        content = content_of_files(job.models, job.new_index, stored, request.records, request.record)
+        content = content_of_files(job.models, job.new_index, stored, request.records, request.meta)
         if corpus.limit != stored.manifest.corpus.limit:
             content = replace(content, total=None)  # documents are limited, and records counted
     if job.new_index.dense_type != "float" and content.meta.dense is None:
@@ -299,24 +305,24 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
             "leave them out, or encode again with `osn encode`; only --pq and --dense-from-codes go with --vectors",
         )
     encoded = stored.manifest.corpus
-    asked = job.corpus or CorpusSource("")
-    if not asked.path and encoded.path == "stdin":
+    requested = job.corpus or CorpusSource("")
+    if not requested.path and encoded.path == "stdin":
         raise InputError("the corpus was read from standard input when it was encoded", "osn ingest CORPUS --vectors …")
     for part in ("id_field", "title_field", "text_field", "url_field"):
-        if getattr(asked, part) not in (None, getattr(encoded, part)):
+        if getattr(requested, part) not in (None, getattr(encoded, part)):
             used = "the default" if getattr(encoded, part) is None else repr(getattr(encoded, part))
             raise InputError(
-                f"--{part.replace('_', '-')} {getattr(asked, part)}: the vectors were encoded with {used}",
+                f"--{part.replace('_', '-')} {getattr(requested, part)}: the vectors were encoded with {used}",
                 "leave the option out, or encode again with `osn encode`",
             )
-    if encoded.limit is not None and (asked.limit or 0) > encoded.limit:
+    if encoded.limit is not None and (requested.limit or 0) > encoded.limit:
         raise InputError(
-            f"--limit {asked.limit}: only the first {encoded.limit} documents were encoded",
+            f"--limit {requested.limit}: only the first {encoded.limit} documents were encoded",
             "leave the option out, or encode again with `osn encode`",
         )
     return replace(
         encoded,
-        path=asked.path or encoded.path,
-        format=asked.format or encoded.format,
-        limit=asked.limit or encoded.limit,
+        path=requested.path or encoded.path,
+        format=requested.format or encoded.format,
+        limit=requested.limit or encoded.limit,
     )

@@ -1,4 +1,4 @@
-"""The request of an ingest, or of `osn encode`, for models: `chosen_models.choose` loads them."""
+"""What an ingest or `osn encode` asks of `chosen_models.choose`: the models to load, and the index that they are for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ModelRequest:
 
     models: Models
     """The models by name, and how they encode."""
-    record: IndexMeta | None
+    meta: IndexMeta | None
     """The record of the index if it exists."""
     index: str
     """The name of the index."""

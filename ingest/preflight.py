@@ -16,6 +16,7 @@ from ingest.writing.bulk_actions import nested_by_dots
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.first_records import FIRST_RECORDS
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import EXACT
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,10 @@ class FieldSurvey:
     """{flat object: id of the first document with a number in it}"""
     long_strings_inside: dict[str, str] = field(default_factory=dict)
     """{flat object: id of the first document with a too long string in it}"""
+    inexact: dict[str, str] = field(default_factory=dict)
+    """{field: id of the first document with a whole number in it that a double does not tell apart from others}"""
+    not_long: set[str] = field(default_factory=set)
+    """Fields with a number that a long does not take, or cuts."""
 
     def clashes(self) -> dict[str, str]:
         """{field: its kinds in words} of fields whose later values do not fit the mapping that their first value gets."""
@@ -61,26 +66,50 @@ def count_fields(mappings: Any) -> int:
     return len(mappings) + below
 
 
+def warn_of_parts(named: Mapping[str, str], mapped: Mapping[str, Any]) -> None:
+    """Warn of mapped fields without values, because the index calls them otherwise.
+
+    named: {part of a document: the field that was named for it}. mapped: {field: mapping} of `--mapping`
+    """
+    for part, name in named.items():
+        there = "_id" if part == "id" else part
+        if name in mapped and name != there and mapped[name].get("type") != "alias":
+            remedy = (
+                "give it under a second name, too"
+                if part == "id"
+                else f'map it as {{"type": "alias", "path": "{part}"}}'
+            )
+            log.warning(
+                "--mapping maps %r, which is called %s in the index, so that no document has the mapped field: %s",
+                name,
+                there,
+                remedy,
+            )
+
+
 def check_fields(
     documents: Iterable[Document],
     *,
     mapped: Collection[str],
     mapped_fields: int = 0,
+    doubles: Collection[str] = (),
     limit: int,
     limit_known: bool = True,
     flat_objects: bool,
-) -> None:
-    """Check the first records of a corpus, and warn of fields with values that the index will refuse.
+) -> list[str]:
+    """Check the first records of a corpus, and warn of fields with values that the index will refuse, or that searches would
+    take for others. Returns the fields whose whole numbers must be longs, because a double does not tell them apart.
 
     mapped: names of the fields that have a mapping already: from `--mapping`, or from the index that is the corpus
     mapped_fields: how many fields these mappings take in the index, with their subfields
+    doubles: those of the mapped fields that may be longs as well
     limit: how many fields the index may have
     flat_objects: whether objects are mapped as flat objects
     limit_known: whether the limit is surely that of the index, and no index template has another
     Raises InputError if there are more fields than the index may have. If only the mapped fields are too many, and the limit
     is not known, it warns: the cluster refuses such an index before anything is written.
     """
-    survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, flat_objects=flat_objects)
+    survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, doubles=doubles, flat_objects=flat_objects)
     room = limit - OWN_FIELDS
     if len(survey.kinds) + mapped_fields > room:
         counted = f"the first documents have {len(survey.kinds):,} different fields"
@@ -111,17 +140,36 @@ def check_fields(
             name,
             name,
         )
+    # A field whose first value is a string is a keyword, which keeps numbers as they are written.
+    inexact = {n: id for n, id in survey.inexact.items() if next(iter(survey.kinds.get(n, NUMBERS))) == "numbers"}
+    for name, id in inexact.items():
+        if name in survey.not_long:
+            log.warning(
+                "the field %r holds whole numbers of more than 53 bits (first in %r), which the index keeps as doubles, so "
+                "that a filter finds neighbouring numbers too: write them as strings, or give --mapping",
+                name,
+                id,
+            )
+    return sorted(inexact.keys() - survey.not_long)
 
 
 def survey_fields(
-    documents: Iterable[Document], *, mapped: Collection[str] = (), flat_objects: bool = False
+    documents: Iterable[Document],
+    *,
+    mapped: Collection[str] = (),
+    doubles: Collection[str] = (),
+    flat_objects: bool = False,
 ) -> FieldSurvey:
-    """The kinds of values of each field, without the fields in `mapped`."""
+    """The kinds of values of each field, without the fields in `mapped`. doubles: as in `check_fields`"""
     survey = FieldSurvey()
     for document in documents:
         fields = nested_by_dots(document.fields)
         own = {name: value for name, value in fields.items() if name not in mapped}
         _add_kinds(survey, own, "", document.id, flat_objects)
+        for name in doubles:
+            value = fields.get(name)
+            for each in value if isinstance(value, list) else [value]:
+                _note_number(survey, _number_in(each) if isinstance(each, str) else each, name, document.id)
     return survey
 
 
@@ -132,12 +180,22 @@ def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str
             if each is None or (isinstance(each, str) and _is_read_from_string(each, next(iter(kinds), ""))):
                 continue
             kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
+            _note_number(survey, each, before + name, id)
             if not isinstance(each, dict):
                 continue
             if flat_objects:
                 _look_inside(survey, each, name, id)
             else:
                 _add_kinds(survey, each, f"{before}{name}.", id, flat_objects)
+
+
+def _note_number(survey: FieldSurvey, number: Any, name: str, id: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return
+    if isinstance(number, int) and abs(number) > EXACT:
+        survey.inexact.setdefault(name, id)
+    if isinstance(number, float) or not -(2**63) <= number < 2**63:
+        survey.not_long.add(name)
 
 
 def _look_inside(survey: FieldSurvey, value: Any, name: str, id: str) -> None:
@@ -156,6 +214,7 @@ def _look_inside(survey: FieldSurvey, value: Any, name: str, id: str) -> None:
             survey.numbers_inside.setdefault(name, id)
 
 
+NUMBERS = ("numbers",)
 _KINDS = {dict: "objects", bool: "true or false", str: "strings"}
 
 
@@ -163,10 +222,14 @@ def _is_read_from_string(text: str, kind: str) -> bool:
     """Whether OpenSearch accepts a string in a field whose first value is of this kind."""
     if kind == "true or false":
         return text in ("true", "false", "")
-    if kind != "numbers":
-        return False
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return kind == "numbers" and _number_in(text) is not None
+
+
+def _number_in(text: str) -> float | None:
+    """The number that a string holds; None if it holds none."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return None

@@ -54,12 +54,12 @@ def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None
     """
     with translate_errors():
         target = existing_target(client, name)
-        wrote = target.meta.sparse
-        if wrote is not None and sparse is not None and not has_query_table(splade := directory.locate(sparse)):
-            sparse = str(with_kept_table(None, wrote, splade, False, index=target.index) or sparse)
+        sparse_meta = target.meta.sparse
+        if sparse_meta is not None and sparse is not None and not has_query_table(splade := directory.locate(sparse)):
+            sparse = str(with_kept_table(None, sparse_meta, splade, False, index=target.index) or sparse)
         encoder = IndexModels(target.index, target.meta, sparse=sparse).query_encoder
-        assert wrote is not None
-        hidden_index.store_encoder(client, target.index, encoder.hash, wrote.name, encoder.to_bytes())
+        assert sparse_meta is not None
+        hidden_index.store_encoder(client, target.index, encoder.hash, sparse_meta.name, encoder.to_bytes())
         if id := target.meta.extra.get(hidden_index.LARGEST):
             hidden_index.forget_largest(client, id)
     return target.index
@@ -115,16 +115,16 @@ def _keep_largest(
         log.info("asking %s for the largest weight of each of %s tokens", target.index, f"{len(tokens):,}")
         largest = hidden_index.ask_largest(client, target.index, tokens)
     id = hidden_index.store_largest(client, target.index, target.uuid, largest)
-    record = existing_record(client, target.index)
-    write_record(client, target.index, record.with_extra(**{hidden_index.LARGEST: id}))
+    meta = existing_record(client, target.index)
+    write_record(client, target.index, meta.with_extra(**{hidden_index.LARGEST: id}))
 
 
-def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapping[str, float]], None] | None:
+def raising(client: OpenSearch, index: str, meta: IndexMeta) -> Callable[[Mapping[str, float]], None] | None:
     """A function that raises the stored largest weights of an index, to be called before documents with larger weights are
     written; None if the index has no stored weights."""
     from opensearchpy.exceptions import AuthorizationException
 
-    id = record.extra.get(hidden_index.LARGEST)
+    id = meta.extra.get(hidden_index.LARGEST)
     if id is None:
         return None
 

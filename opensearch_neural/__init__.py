@@ -8,23 +8,12 @@ What an application imports. Nothing here imports torch, and the names below are
     encoder = QueryEncoder.load("models/my-model")
     body = queries.high_idf_first(encoder.encode("what causes a rainbow"))
 
-Packages: `queries` (request bodies), `engines` (request bodies by name), `index` (its mapping and record), `cluster`
-(connections and capabilities), `corpus` (readers), `models`, `retrievers`, `evaluation`, `lint`, `node` (a local
-OpenSearch), `tune` (what `osn tune` does), `ui`, `commands`. Modules:
+Packages: `queries` (request bodies), `engines` (request bodies by name), `search` (one search, and what its hits show),
+`index` (its mapping and record), `cluster` (connections and capabilities), `corpus` (readers), `models`, `retrievers`,
+`evaluation`, `lint`, `node` (a local OpenSearch), `tune` (what `osn tune` does), `ui`, `commands`. Modules:
 
     query_encoder.py  a query's text as tokens with weights, by a model's files or an index
-    idf.py            the IDF formula and its file
-    multi_vector.py   queries over several vectors a document
-    look_up_table.py  a query's table of inner products with the codebooks, and the script that reads it
-    forward_index.py  each document's sparse weights as bytes, and the script that scores hits by them
     body_template.py  a request body of the user's own, as a JSON file with {{query}}
-    search_request.py one search by an engine, for `osn search` and `osn ui`
-    filters.py        filters as users write them, and why one matches nothing
-    shown_hits.py     hits as both show them
-    explanation.py    why a hit has its score
-    sentences.py      which sentence of a hit explains most of its score
-    oracle.py         the `_score` of a sparse query, computed as Lucene computes it
-    hub_export.py     a sparse model as a folder for the Hugging Face hub
     errors.py         the errors that users see, each with a remedy
     files.py          files and folders, written whole or not at all
     locks.py          lock files: one process at a time

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import logging
 import os
 import signal
@@ -91,9 +92,13 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # SIGTERM, which stops a container, acts like Ctrl-C: work in progress is finished and kept.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name == "utf-8":
-        # A document may hold half a surrogate pair, which UTF-8 does not have. JSON reads the escape.
-        sys.stdout.reconfigure(errors="backslashreplace")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # a caller closed it; a file opened later must not take its place
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A document may hold half a surrogate pair, which no encoding has, and a terminal may know few characters.
+        codecs.register_error("json-escape", _escaped)
+        sys.stdout.reconfigure(errors="json-escape")
     try:
         status = osn(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
@@ -117,6 +122,13 @@ def main() -> None:
             raise
         print(f"error: a model cannot be written: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Characters that the terminal's encoding lacks, as JSON writes and reads them: \\u2192."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _exit_at_once(status: int) -> None:

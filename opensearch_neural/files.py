@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -22,8 +23,18 @@ def replaced(path: Path) -> Iterator[Path]:
     """A temporary path, with the last name of `path`, at which the block makes a file or a folder.
 
     When the block ends, it is moved to `path`, so that readers see the old file or the whole new one. After an error it is
-    deleted. Raises OSError if `path` is a folder that is not empty.
+    deleted. A link stays, and what it points to is replaced. A device or a pipe, such as /dev/stdout, is written to. Raises
+    OSError if `path` is a folder that is not empty.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        with tempfile.TemporaryDirectory() as temporary:
+            beside = Path(temporary) / path.name
+            yield beside
+            with beside.open("rb") as content, path.open("wb") as stream:
+                shutil.copyfileobj(content, stream)
+        return
+    if path.is_symlink():
+        path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as temporary:
         beside = Path(temporary) / path.name

@@ -14,8 +14,8 @@ def home() -> Path:
 
     Raises InputError if none of them is named and the user has no home folder.
     """
-    if named := os.environ.get("OSN_HOME"):
-        return expanded(named)
+    if folder := os.environ.get("OSN_HOME"):
+        return expanded(folder)
     cache = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(cache) if cache else Path.home() / ".cache") / "osn"

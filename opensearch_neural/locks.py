@@ -15,6 +15,8 @@ if sys.platform != "win32":
     import fcntl
 
 logger = logging.getLogger(__name__)
+TRIES = 1000
+"""How often a folder for a lock is made; other processes may remove it meanwhile."""
 
 
 def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
@@ -24,33 +26,36 @@ def acquire(file: Path, busy: Callable[[], object] | None) -> TextIO | None:
     If another process holds the lock, this calls `busy` and waits; if `busy` is None, it returns None at once. Raises
     OSError if the file cannot be written.
     """
+    tries = 0
     while True:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            held = file.open("w")
+            lock = file.open("w")
         except FileNotFoundError:
-            # The folder was removed between the two lines.
+            # The folder was removed between the two lines; or it cannot be made, as in a working folder that is gone.
+            if (tries := tries + 1) == TRIES:
+                raise
             continue
         if sys.platform == "win32":
-            return held
+            return lock
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if busy is None:
-                held.close()
+                lock.close()
                 return None
             busy()
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
                 raise
             logger.debug("%s: this file system has no locks", file)
-            return held
+            return lock
         # A holder may have removed the file, or its folder: a lock on a removed file excludes nobody.
         with suppress(FileNotFoundError):
-            if os.fstat(held.fileno()).st_ino == file.stat().st_ino:
-                return held
-        held.close()
+            if os.fstat(lock.fileno()).st_ino == file.stat().st_ino:
+                return lock
+        lock.close()
 
 
 @contextmanager
@@ -65,11 +70,11 @@ def locked(made: Path, *, wait: bool = True, done: Path | None = None) -> Iterat
         yield True
         return
     file = made.with_name(f".{made.name}.lock")
-    held = acquire(file, (lambda: logger.info("another process is at %s", made.name)) if wait else None)
-    if held is None:
+    lock = acquire(file, (lambda: logger.info("another process is at %s", made.name)) if wait else None)
+    if lock is None:
         yield False
         return
-    with held:
+    with lock:
         try:
             yield True
         finally:

@@ -40,6 +40,7 @@ class Progress:
         self._lines = show and not terminal
         self._skipped = 0
         self._ahead = 0
+        self._last_told: tuple[int, str] | None = None
 
     def ahead(self, count: int) -> None:
         """Show `count` as done already; the count of the next `update` includes it."""
@@ -69,7 +70,7 @@ class Progress:
                 self._bar.set_postfix_str(note, refresh=False)
 
     def _tell(self) -> None:
-        self._told = time.monotonic()
+        self._told, self._last_told = time.monotonic(), (self.count, self.note)
         rate = (self.count - self._skipped) / max(self._told - self._started, 1e-9)
         # Unreadable records are counted here, but may be missing from the total.
         of_total = f" of {self.total:,}" if self.total and self.total >= self.count else ""
@@ -90,7 +91,7 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.close()
-        if self._lines:
+        if self._lines and self._last_told != (self.count, self.note):
             self._tell()
 
 

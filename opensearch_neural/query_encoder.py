@@ -31,8 +31,8 @@ class QueryEncoder(TableEncoder):
         from opensearch_neural.index.hidden_index import encoder_of, read_encoder
         from opensearch_neural.index.record import existing_record
 
-        wrote = _sparse_of(existing_record(client, index), index)
-        return encoder_of(cls, wrote, read_encoder(client, wrote.query_hash), index)
+        sparse_meta = _sparse_of(existing_record(client, index), index)
+        return encoder_of(cls, sparse_meta, read_encoder(client, sparse_meta.query_hash), index)
 
     @classmethod
     async def of_index_async(cls, client: AsyncOpenSearch, index: str) -> QueryEncoder:
@@ -40,14 +40,14 @@ class QueryEncoder(TableEncoder):
         from opensearch_neural.index.hidden_index import encoder_of, read_encoder_async
         from opensearch_neural.index.record import existing_record_async
 
-        wrote = _sparse_of(await existing_record_async(client, index), index)
-        return encoder_of(cls, wrote, await read_encoder_async(client, wrote.query_hash), index)
+        sparse_meta = _sparse_of(await existing_record_async(client, index), index)
+        return encoder_of(cls, sparse_meta, await read_encoder_async(client, sparse_meta.query_hash), index)
 
 
-def _sparse_of(record: IndexMeta, index: str) -> SparseMeta:
+def _sparse_of(meta: IndexMeta, index: str) -> SparseMeta:
     from opensearch_neural.index.record import check_counted
 
-    check_counted(index, record)
-    if record.sparse is None:
+    check_counted(index, meta)
+    if meta.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "ingest with --sparse MODEL")
-    return record.sparse
+    return meta.sparse

@@ -10,9 +10,10 @@ import gc
 import os
 import re
 import signal
+import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,10 +70,12 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return max(1, min(8, 2 * cores, memory // (3 << 30)))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Each process begins to read at another file. pytest rewrites the assertions of a file that was changed or is new,
-    and keeps the outcome: of processes that read the same file at the same time, each would rewrite it."""
+    and keeps the outcome: of processes that read the same file at the same time, each would rewrite it.
+
+    Meanwhile Python looks for no garbage, which took a third of the time: what is imported stays."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     if number and [Path(given).resolve() for given in session.config.args] == [TESTS]:
         ignored = session.config.hook.pytest_ignore_collect  # with --ignore, which pytest does not apply to named files
@@ -87,6 +90,11 @@ def pytest_collection(session: pytest.Session) -> None:
         ]
         first = len(files) * number // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         session.config.args = list(map(str, files[first:] + files[:first]))
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -95,7 +103,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
+    _keep_what_was_imported()
+
+
+def pytest_runtest_logfinish() -> None:
+    # transformers, sentence-transformers and others are imported by the first test that needs them.
+    if len(sys.modules) > _kept_modules + 50:
+        _keep_what_was_imported()
+
+
+_kept_modules = 0
+
+
+def _keep_what_was_imported() -> None:
     """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it."""
+    global _kept_modules
+    _kept_modules = len(sys.modules)
+    gc.collect()
     gc.freeze()
 
 
@@ -177,7 +201,7 @@ def index_name(client: OpenSearch) -> Iterator[str]:
         client.indices.delete(index=left)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # three nodes that nobody uses any more would take time and memory
 def _three_nodes() -> Iterator[node.ClusterState]:
     # Its nodes are killed and started again on their ports: away from those that other tests' clusters take meanwhile.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

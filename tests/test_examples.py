@@ -263,8 +263,8 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
     assert f"{len(measured)} queries" in done.stdout
     osn_json = json.loads((tmp_path / "from-clicks" / "model" / "osn.json").read_text())
     assert osn_json["training"]["train"][0]["path"].endswith("clicks/pairs.jsonl")
-    wrote = read_record(client, index_name)
-    assert wrote is not None and wrote.sparse is not None and wrote.sparse.name == "model-of-corpus"
+    meta = read_record(client, index_name)
+    assert meta is not None and meta.sparse is not None and meta.sparse.name == "model-of-corpus"
 
     # The same command again makes no other table of the corpus; that each of its commands goes on, their own tests show.
     named = tmp_path / "named" / "osn"

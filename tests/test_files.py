@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines
+from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines, write_text
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -48,6 +48,26 @@ def test_a_folder_that_holds_something_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(OSError), replaced(tmp_path / "model") as beside:
         beside.mkdir()
     assert (tmp_path / "model" / "weights").read_text() == "old"
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "www" / "report.html", tmp_path / "report.html"
+    target.parent.mkdir()
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As root, a report for /dev/null or /dev/stdout would otherwise take the place of the device."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "new")
+    assert pipe.is_fifo() and os.read(reader, 10) == b"new"
+    os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 @pytest.mark.parametrize("content", ['{"a": ' + "1" * 5000 + "}", "[" * 100_000])

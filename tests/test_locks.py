@@ -5,6 +5,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from opensearch_neural.locks import locked
 
 
@@ -37,3 +39,14 @@ def test_who_does_not_wait_is_told_and_what_is_done_is_not_locked(tmp_path: Path
             assert third
     with locked(made, wait=False) as alone:
         assert alone
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_and_no_endless_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError), locked(Path("new/thing")):
+        pass

@@ -21,10 +21,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from opensearch_neural import QueryEncoder, queries
 from opensearch_neural.errors import ModelError
-from opensearch_neural.idf import load_idf
 from opensearch_neural.lint import lint
 from opensearch_neural.models.directory import minilm_directory
 from opensearch_neural.models.sparse import ml_commons
+from opensearch_neural.models.sparse.idf import load_idf
 from opensearch_neural.models.sparse.lexical import build_lexical
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 

@@ -29,6 +29,7 @@ The plot shows quality against P99, a point for each engine. Slow results are ke
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,13 @@ import click
 from benchmarks import plots
 from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, experiment_options
-from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
+from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, start_option
+from benchmarks.experiment import Table, goal_of, paper_options, publish
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import owned_option
 from benchmarks.local_cluster import NODE, reachable
-from benchmarks.options import NumberList
+from benchmarks.options import setting_options
 from benchmarks.render import LEAST_KEPT, in_points
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -108,7 +109,8 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
-    Engines without a P99 are left out."""
+    Engines without a P99 are left out, and those of the results named by --beside are shown too."""
+    rows = [*(row for earlier in experiment.beside for row in read(earlier).rows), *rows]
     file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
     table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
@@ -145,29 +147,8 @@ def shown(row: Row) -> bool:
 
 
 @click.command("bm25-sparse")
-@experiment_options(
-    seeds="42,43,44",
-    dense="Dense model, to measure hybrid and cascades too; trained arms get only the cascade after bm25-sparse.",
-    pq="Quantized model of --dense, for the cascades' codes; hybrid is not measured then.  [default: OPQ of --dense's "
-    "vectors]",
-)
-@click.option(
-    "--beside",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    multiple=True,
-    help="Recorded result of this command with the same models: only engines that need --dense are measured, and the "
-    "plot shows both. Repeatable.",
-)
-@click.option(
-    "--documents",
-    "sizes",
-    type=NumberList(int, distinct=True),
-    default="100000,1000000",
-    show_default=True,
-    help="Index sizes for the load tests; '' for none.",
-)
-@click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients of the load tests.")
-@click.option("--minutes", type=float, default=12.0, show_default=True, help="Longest time for a load test.")
+@start_option
+@setting_options(Experiment)
 @owned_option
 @paper_options
 @connection_options
@@ -194,16 +175,17 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
     check_load(experiment)
     check_models(experiment)
 
-    def run() -> tuple[list[Row], list[Goal]]:
-        experiment.make_models()
-        with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
-            client = connect(settings=settings)
-            rows = quality_rows(client, experiment)
-            rows += cost_rows(client, settings, experiment)
-        return rows, [] if experiment.beside else goals(experiment, rows)
-
-    def draw_all(rows: Sequence[Row], folder: Path) -> None:
-        draw(experiment, [*(row for earlier in experiment.beside for row in read(earlier).rows), *rows], folder)
-
-    title, sets = "BM25 and what a sparse model adds", list(experiment.sets.values())
-    run_parts({"": PaperPart(title, run, sets, experiment.seeds, shown, draw_all)}, record)
+    experiment.make_models()
+    with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
+        client = connect(settings=settings)
+        rows = quality_rows(client, experiment) + cost_rows(client, settings, experiment)
+    publish(
+        rows,
+        [] if experiment.beside else goals(experiment, rows),
+        title="BM25 and what a sparse model adds",
+        data=experiment.sets.values(),
+        seeds=experiment.seeds,
+        record=record,
+        shown=shown,
+        draw=partial(draw, experiment),
+    )

@@ -32,7 +32,6 @@ from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
 from benchmarks.speed.turns import rate
 from ingest.vectorizers import Encoders, Vectorizer
-from opensearch_neural import forward_index
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.engines.settings import Bm25SparseSetting
@@ -41,6 +40,7 @@ from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import load_quantized
 from opensearch_neural.models.dense.torch_encoder import load_dense
 from opensearch_neural.models.sparse.encoder import load_sparse
+from opensearch_neural.queries import forward_index
 from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:

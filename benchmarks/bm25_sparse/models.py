@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
-from benchmarks.local_cluster import heap_option
-from benchmarks.options import NumberList
+from benchmarks.local_cluster import HEAP
+from benchmarks.options import NumberList, setting
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.reading import reading
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
@@ -41,37 +40,12 @@ PUBLISHED = "as published"
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are for two cores."""
 ON_CORPUS = "trained on the corpus"
-"""The arm with a model for each set, trained on its documents' first sentences and titles, and on no judgement."""
-AVERAGED = {f"{arm}, averaged": arm for arm in (*STEPS, ON_CORPUS)}
+"""The arm with a model for each set, trained on its documents' first sentences and titles, and on no judgement: so many
+trainings that it is measured only if it is named."""
+AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
 """{arm: the trained arm whose weights it averages with the start's (`osn model average`)}"""
 ARMS = (PUBLISHED, *STEPS, ON_CORPUS, *AVERAGED)
-OF_CORPORA = tuple(arm for arm in ARMS if AVERAGED.get(arm, arm) == ON_CORPUS)
-"""Arms with a model for each set and seed: so many trainings that they are measured only if they are named."""
 start_option = click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
-
-
-def experiment_options(*, seeds: str, dense: str, pq: str) -> Callable[[Any], Any]:
-    """Add the options that choose the models. seeds: default of --seeds; dense, pq: help texts"""
-    options = [
-        start_option,
-        click.option("--dense", default=None, help=dense),
-        click.option("--pq", default=None, help=pq),
-        click.option(
-            "--seeds", type=NumberList(int, distinct=True), default=seeds, show_default=True, help="Training seeds."
-        ),
-        click.option(
-            "--arm",
-            "arms",
-            multiple=True,
-            type=click.Choice(ARMS),
-            callback=lambda _context, _option, named: tuple(
-                arm for arm in ARMS if (arm in named if named else arm not in OF_CORPORA)
-            ),
-            help=f"Arm to measure; repeatable.  [default: all but '{ON_CORPUS}' and its average]",
-        ),
-        heap_option("4g"),
-    ]
-    return lambda command: taking(command, options)
 
 
 def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], steps: int, seed: int) -> SparseConfig:
@@ -116,8 +90,41 @@ def configuration_on_corpus(start: str, folder: Path, seed: int) -> SparseConfig
     )
 
 
-@dataclass(frozen=True)
-class Experiment:
+def _arms(_context: object, _option: object, named: Sequence[str]) -> tuple[str, ...]:
+    return tuple(arm for arm in ARMS if (arm in named if named else arm != ON_CORPUS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The options that choose the models."""
+
+    dense: str | None = setting(
+        None,
+        "Dense model, to measure hybrid and cascades too; trained arms get only the cascade after bm25-sparse.",
+        type=str,
+    )
+    pq: str | None = setting(
+        None,
+        "Quantized model of --dense, for the cascades' codes; hybrid is not measured then.  [default: OPQ of --dense's "
+        "vectors]",
+        type=str,
+    )
+    seeds: tuple[int, ...] = setting(
+        (42, 43, 44), "Training seeds.", shown="42,43,44", type=NumberList(int, distinct=True)
+    )
+    arms: tuple[str, ...] = setting(
+        (),
+        f"Arm to measure; repeatable.  [default: all but '{ON_CORPUS}']",
+        option="--arm",
+        multiple=True,
+        type=click.Choice(ARMS),
+        callback=_arms,
+    )
+    heap: str = setting("4g", HEAP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(ModelOptions):
     """The options of the command."""
 
     data: Path
@@ -126,28 +133,26 @@ class Experiment:
     """The published SPLADE: a folder or a hub id."""
     work: Path
     """The folder of trained models, indexes' states and measurements."""
-    seeds: tuple[int, ...]
-    """Seeds of each training."""
-    arms: tuple[str, ...]
-    """Names of ARMS."""
     connection: ConnectionSettings
     """How to reach the cluster of the load tests."""
-    heap: str | None = None
-    """Java heap of the local node, such as 4g."""
-    dense: str | None = None
-    """None: engines that need a dense model are not measured."""
-    sizes: tuple[int, ...] = ()
-    """Documents of the indexes under load."""
-    clients: tuple[int, ...] = ()
-    """Levels of the load tests: numbers of clients."""
-    minutes: float = 1.0
-    """Longest time for a load test."""
+    beside: tuple[Path, ...] = setting(
+        (),
+        "Recorded result of this command with the same models: only engines that need --dense are measured, and the plot "
+        "shows both. Repeatable.",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        multiple=True,
+    )
+    sizes: tuple[int, ...] = setting(
+        (100_000, 1_000_000),
+        "Index sizes for the load tests; '' for none.",
+        option="--documents",
+        shown="100000,1000000",
+        type=NumberList(int, distinct=True),
+    )
+    clients: tuple[int, ...] = setting((1, 20), "Clients of the load tests.", shown="1,20", type=NumberList(int))
+    minutes: float = setting(12.0, "Longest time for a load test.", type=float)
     owned: bool = False
     """Whether load tests may run against a cluster on another machine."""
-    pq: str | None = None
-    """Quantized model of `dense`; None: OPQ of its vectors."""
-    beside: tuple[Path, ...] = ()
-    """Recorded results with the same models; if there are any, only engines that need `dense` are measured."""
 
     @property
     def sets(self) -> dict[str, Path]:
@@ -210,7 +215,7 @@ class Experiment:
 
     def _place(self, model: MeasuredEngine, name: str) -> Path:
         """Where the model is made: one folder for all sets, or with ON_CORPUS one for each."""
-        of_set = f"-of-{name}" if model.name in OF_CORPORA else ""
+        of_set = f"-of-{name}" if model.name == ON_CORPUS else ""
         return self.work / "models" / f"{slug(str(model))}{of_set}"
 
     def _made(self, model: MeasuredEngine, name: str) -> str:

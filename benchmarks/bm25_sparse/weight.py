@@ -20,22 +20,23 @@ import click
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, judged_queries, kept_measures, mean_rows, way_of
 from benchmarks.bm25_sparse.models import (
-    OF_CORPORA,
+    ON_CORPUS,
     PUBLISHED,
     TRAINED_ON,
     Experiment,
+    ModelOptions,
     check_models,
-    experiment_options,
+    start_option,
 )
-from benchmarks.experiment import PaperPart, paper_options, run_parts
+from benchmarks.experiment import paper_options, publish
 from benchmarks.local_cluster import NODE, reachable
-from benchmarks.options import NumberList
+from benchmarks.options import NumberList, setting_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -48,7 +49,7 @@ OF_SUM, OF_CASCADE = (0.3, 0.45, 0.6, 0.8, 1.0, 1.3, 1.7), (0.025, 0.05, 0.07, 0
 def split_of(folder: Path, variant: str) -> str | None:
     """The split whose questions may choose the weight of a model in this set; None if there is none."""
     splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
-    if variant not in (PUBLISHED, *OF_CORPORA) and folder.name in TRAINED_ON and "train" in splits:
+    if variant not in (PUBLISHED, ON_CORPUS) and folder.name in TRAINED_ON and "train" in splits:
         splits.remove("train")
     return splits[0] if splits else None
 
@@ -95,8 +96,10 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 
 
 @click.command("sum-weight")
-@experiment_options(
-    seeds="42",
+@start_option
+@setting_options(
+    ModelOptions,
+    seeds="Training seeds; only models of the first are measured.",
     dense="Dense model: try weights of the cascade after bm25-sparse instead, with the published model.",
     pq="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
 )
@@ -124,8 +127,6 @@ def sum_weight(
 ) -> None:
     """The gain of bm25-sparse over BM25 for each weight, on dev and train questions; with --dense, of the cascade after it.
 
-    Only models of the first training seed are measured.
-
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
     osn bench sum-weight --start my-splade --data data --work work --dense all-MiniLM-L6-v2
@@ -134,12 +135,15 @@ def sum_weight(
     arms = arms if dense is None else (PUBLISHED,)
     experiment = Experiment(seeds=seeds[:1], arms=arms, connection=connection, dense=dense, **options)
     check_models(experiment)
-
-    def run() -> tuple[list[Row], list[Goal]]:
-        experiment.make_models(lambda model, name: split_of(experiment.sets[name], model.name))
-        with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
-            return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
-
-    title = f"The weight of what a {'sparse' if dense is None else 'dense'} model adds, on dev and train questions"
-    shown = lambda row: (row.kind, row.measure) == ("difference", MEASURE)  # noqa: E731
-    run_parts({"": PaperPart(title, run, list(experiment.sets.values()), experiment.seeds, shown)}, record)
+    experiment.make_models(lambda model, name: split_of(experiment.sets[name], model.name))
+    with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
+        rows = weight_rows(connect(settings=settings), experiment, weights, limit_queries)
+    publish(
+        rows,
+        [],
+        title=f"The weight of what a {'sparse' if dense is None else 'dense'} model adds, on dev and train questions",
+        data=experiment.sets.values(),
+        seeds=experiment.seeds,
+        record=record,
+        shown=lambda row: (row.kind, row.measure) == ("difference", MEASURE),
+    )

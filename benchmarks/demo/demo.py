@@ -13,15 +13,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from benchmarks.demo import python_docs
 from benchmarks.demo.known_items import hold_out_sentences
 from benchmarks.local_cluster import cluster_or_node
+from benchmarks.options import setting, setting_options
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex, Writing
@@ -41,7 +42,7 @@ from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.models.directory import published_splade_directory
 from opensearch_neural.progress import Progress
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from opensearch_neural.shown_hits import hit_of
+from opensearch_neural.search.hits import hit_of
 from trainers.common.precision import faster_in_bfloat16
 
 if TYPE_CHECKING:
@@ -57,47 +58,38 @@ TRAIN_STEPS = 60
 """If the published model is not installed: two minutes on two cores."""
 
 
+@dataclass(frozen=True)
+class DemoOptions:
+    """What `osn demo` takes and keeps."""
+
+    corpus: str | None = setting(None, "Your own corpus.  [default: Python's documentation strings]", type=str)
+    documents: int = setting(4000, "Most documents to take.", type=click.IntRange(min=100))
+    dense: str = setting(DENSE, "Dense model, or none.")
+    sparse: str | None = setting(None, "Sparse model.  [default: a published one, if it is installed]", type=str)
+    train_steps: int | None = setting(
+        None,
+        f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} without a model]",
+        type=click.IntRange(min=0),
+    )
+    keep: bool = setting(
+        False,
+        "Keep the index (and the corpus made) for trying `osn search` yourself.",
+        option="--keep-index --keep",
+        cls=Renamed,
+    )
+    record: Path | None = setting(
+        None,
+        "Write summary.json there.",
+        option="--record --json",
+        cls=Renamed,
+        type=click.Path(path_type=Path, file_okay=False),
+    )
+
+
 @click.command()
-@click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
-@click.option(
-    "--documents", type=click.IntRange(min=100), default=4000, show_default=True, help="Most documents to take."
-)
-@click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
-@click.option("--sparse", default=None, help="Sparse model.  [default: a published one, if it is installed]")
-@click.option(
-    "--train-steps",
-    type=click.IntRange(min=0),
-    default=None,
-    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} without a model]",
-)
-@click.option(
-    "--keep-index",
-    "--keep",
-    "keep",
-    cls=Renamed,
-    is_flag=True,
-    help="Keep the index (and the corpus made) for trying `osn search` yourself.",
-)
-@click.option(
-    "--record",
-    "--json",
-    "json_folder",
-    cls=Renamed,
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Write summary.json there.",
-)
+@setting_options(DemoOptions)
 @connection_options
-def demo(
-    connection: ConnectionSettings,
-    corpus: str | None,
-    documents: int,
-    dense: str,
-    sparse: str | None,
-    train_steps: int | None,
-    keep: bool,
-    json_folder: Path | None,
-) -> None:
+def demo(connection: ConnectionSettings, **options: Any) -> None:
     """Ingest a corpus, search and measure it on a local OpenSearch; under six minutes on two cores.
 
     It uses the cluster of OSN_URL or --url, else it starts a local node and stops it again.
@@ -107,15 +99,16 @@ def demo(
     osn demo --corpus docs.jsonl.gz --documents 20000
     osn demo --keep-index                                 prints how to search it afterwards
     """
-    started = time.monotonic()
+    started, asked = time.monotonic(), DemoOptions(**options)
+    corpus, dense = asked.corpus, asked.dense
     with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, ExitStack() as stack:
         step("Find OpenSearch: the cluster of OSN_URL, else a local node")
-        client = stack.enter_context(cluster_or_node(connection, NODE, keep=keep))
+        client = stack.enter_context(cluster_or_node(connection, NODE, keep=asked.keep))
         if dense != "none" and quick_capabilities(client).knn_lucene is False:
             print("this cluster has no k-NN plugin: no dense vectors, and no search for them")
             dense = "none"
-        data = prepare(corpus, Path(folder), documents)
-        model = sparse_model(sparse, train_steps, data, Path(folder) / "trained")
+        data = prepare(corpus, Path(folder), asked.documents)
+        model = sparse_model(asked.sparse, asked.train_steps, data, Path(folder) / "trained")
         step(f"Ingest: BM25 text, sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
         write(client, data, model, dense, Path(folder))
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
@@ -126,9 +119,9 @@ def demo(
         step("Result")
         print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
         print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
-        if json_folder:
-            write_summary(json_folder, rows, data, corpus)
-        if keep:
+        if asked.record:
+            write_summary(asked.record, rows, data, corpus)
+        if asked.keep:
             kept = Path(f"{INDEX}-corpus")
             shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
             print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {kept}/")

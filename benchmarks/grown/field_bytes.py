@@ -14,13 +14,13 @@ from benchmarks.grown.index import BATCH
 from benchmarks.load.server import index_facts
 from ingest.vectorizers import Vectorizer
 from ingest.writing.bulk_actions import prepare
-from opensearch_neural import forward_index
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import DenseMeta, IndexMeta
 from opensearch_neural.index.segments import merge_segments
+from opensearch_neural.queries import forward_index
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

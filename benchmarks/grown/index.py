@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,13 @@ def set_of_size(documents: int) -> str:
     return f"{documents:,} documents"
 
 
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise InputError(f"--setting {text!r}: expected KEY=VALUE")
+    return key.removeprefix("index."), value
+
+
 @dataclass(frozen=True)
 class Growth:
     """What to write; fields with a help text are options of `osn bench grow`."""
@@ -76,8 +83,10 @@ class Growth:
     )
     segments: int = setting(1, "Segments of each shard after merging.")
     shards: int = setting(1, "Shards of each new index.")
-    settings: dict[str, str] = field(default_factory=dict)
-    """Index settings at creation."""
+    settings: dict[str, str] | None = setting(
+        None, "Index setting; repeatable.", option="--setting", multiple=True, type=str, metavar="KEY=VALUE",
+        callback=lambda _context, _option, texts: dict(map(_setting, texts)),
+    )  # fmt: skip
     seed: int = 0
     """Seed of everything that is drawn."""
 
@@ -138,17 +147,17 @@ def grow(
     prepared: the result of `resampler_of`, if several sizes are drawn from one corpus. Raises as `pipeline.ingest`.
     """
     meta, resampler = prepared or resampler_of(growth)
-    wanted = meta.with_extra(**{RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
+    new_meta = meta.with_extra(**{RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
     with translate_errors():
-        wrote = read_record(client, growth.index)
-        if wrote is not None and _facts(wrote) != _facts(wanted):
+        present_meta = read_record(client, growth.index)
+        if present_meta is not None and _facts(present_meta) != _facts(new_meta):
             raise ClusterError(
                 f"there is already an index {growth.index!r} with other documents", "delete it, or give another --index"
             )
 
-        whole = wrote is not None and LOADING not in wrote.extra
+        whole = present_meta is not None and LOADING not in present_meta.extra
         if not (whole and count(client, growth.index) == growth.documents):
-            _write(client, growth, wanted, resampler)
+            _write(client, growth, new_meta, resampler)
         if index_facts(client, growth.index).segments > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_segments(client, growth.index, growth.segments, least=0)
@@ -171,7 +180,7 @@ def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
     """The settings of `growth` that the index lacks or has with another value."""
     ((_, answer),) = client.indices.get_settings(index=growth.index, params={"flat_settings": "true"}).items()
     has = answer["settings"]
-    return {key: value for key, value in growth.settings.items() if has.get(f"index.{key}") != value}
+    return {key: value for key, value in (growth.settings or {}).items() if has.get(f"index.{key}") != value}
 
 
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:

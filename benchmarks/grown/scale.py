@@ -24,42 +24,12 @@ from benchmarks.speed.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Data, Summary, data_facts
+from opensearch_neural.evaluation.results import data_facts
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
-
-
-def growing_options(command: Any) -> Any:
-    """Add the options for the documents to write."""
-    options = [
-        setting_options(Growth),
-        click.option(
-            "--setting",
-            "settings",
-            multiple=True,
-            metavar="KEY=VALUE",
-            callback=lambda _context, _option, texts: dict(map(_setting, texts)),
-            help="Index setting; repeatable.",
-        ),
-    ]
-    return taking(command, options)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise InputError(f"--setting {text!r}: expected KEY=VALUE")
-    return key.removeprefix("index."), value
-
-
-def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any]) -> Growth:
-    """The `Growth` of the options of `growing_options` and --seed. Raises InputError."""
-    more = {name: options[name] for name in ("settings", "seed")}
-    return of_options(Growth, options, corpus=corpus, index=index, documents=documents, **more)
 
 
 @click.command()
@@ -67,7 +37,7 @@ def growth_of(corpus: str, index: str, documents: int, options: Mapping[str, Any
 @click.option("--index", required=True, help="The index to write.")
 @click.option("--documents", type=click.IntRange(min=1), required=True, help="Number of documents.")
 @seed_option("Seed of the resampling.")
-@growing_options
+@setting_options(Growth)
 @connection_options
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, **options: Any) -> None:
     """Write an index of N documents resampled from a corpus: text and vectors drawn together, no exact duplicates.
@@ -78,7 +48,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
     osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune top_k:100
     """
-    wanted = growth_of(corpus, index, documents, options)
+    wanted = of_options(Growth, options, corpus=corpus, index=index, documents=documents, seed=options["seed"])
     growth.grow(connect(settings=connection), wanted, say=say)
     print(f"{documents:,} documents in {index}")
 
@@ -111,7 +81,7 @@ class ScaleOptions:
 
 @click.command()
 @setting_options(ScaleOptions)
-@growing_options
+@setting_options(Growth)
 @measuring_options
 @connection_options
 def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
@@ -134,7 +104,8 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
         raise InputError("--documents takes numbers above 0")
     variants = parse_variants(asked.engines)
     folder = corpus_or_docstrings(asked.data, asked.out)
-    first = growth_of(str(folder), asked.prefix, smallest, options)
+    of_first = {"corpus": str(folder), "index": asked.prefix, "documents": smallest, "seed": options["seed"]}
+    first = of_options(Growth, options, **of_first)
     settings = load_settings(options)
     _, texts = queries_of(None, folder, asked.split, asked.limit_queries)
     runs: dict[int, Measurement] = {}
@@ -151,7 +122,7 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
             whole &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
             if measured.partial:
                 break
-        summary = summary_of(runs, facts, folder.name)
+        summary = result.summary(*runs.values(), data=facts, title=_title(runs, folder.name))
         for to in (asked.out if len(runs) > 1 else None, asked.record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
@@ -161,18 +132,6 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
     if not whole:
         sys.exit(1)
-
-
-def summary_of(runs: Mapping[int, Measurement], data: list[Data], corpus: str) -> Summary:
-    """The result file of all sizes. runs: {documents: the load test}, of which the last may be partial"""
-    *_, last = runs.values()
-    return Summary.of_this_run(
-        machine=result.environment(last),
-        data=data,
-        seeds=[last.settings.seed],
-        rows=[row for measured in runs.values() for row in result.rows(measured)],
-        title=f"{_title(runs, corpus)}{' (partial)' if last.partial else ''}",
-    )
 
 
 def corpus_or_docstrings(data: Path | None, out: Path) -> Path:

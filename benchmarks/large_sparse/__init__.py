@@ -6,8 +6,7 @@ pruned documents     a second field holds each document's heaviest tokens. It is
                      rescored with all tokens, from each document's row of the forward index
 query cut            tokens that are in many documents and weigh little are left out of phase one
 
-    command.py    `osn bench large-sparse`
+    command.py    `osn bench large-sparse`: tuning on train queries, quality, cost, goals
     indexes.py    draws the documents and writes the index
     arms.py       the ideas as request bodies
-    measures.py   tuning on train queries, quality, cost
 """

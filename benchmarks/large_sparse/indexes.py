@@ -78,8 +78,8 @@ def field_of(rule: Pruning) -> str:
 
 def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
     """Write the index and the files that are not complete yet. Raises ClusterError if the cluster rejects documents."""
-    wrote = read_record(client, layout.index)
-    whole = wrote is not None and wrote.extra.get(WHOLE) == layout.described
+    present_meta = read_record(client, layout.index)
+    whole = present_meta is not None and present_meta.extra.get(WHOLE) == layout.described
     if whole and layout.frequencies.exists() and layout.bytes_file.exists():
         return
     layout.folder.mkdir(parents=True, exist_ok=True)

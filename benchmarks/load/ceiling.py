@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -58,6 +59,7 @@ class _Endpoint(asyncio.Protocol):
 
 def _endpoint(answers: Mapping[bytes, bytes], pipe: Any) -> None:
     """The main function of the endpoint's process; it ends when the parent closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C reaches it too, and the parent reports it
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()

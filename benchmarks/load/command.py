@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -33,11 +31,10 @@ from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
+from opensearch_neural.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-SECONDS_BETWEEN_LINES = 10.0
-SPACES = 1000  # steps of the progress bar
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
@@ -162,10 +159,23 @@ def run(
     restart: bool = False,
 ) -> Measurement:
     """Prepare and measure, with progress on stderr. prepares: `prepared` with what to measure."""
-    with prepares as workload, progress(f"load → {workload.index}") as (say, on_block):
-        return measure(
-            client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
-        )
+    from tqdm import tqdm
+
+    def say(line: str) -> None:
+        tqdm.write(line, file=sys.stderr)  # above the bar, if there is one
+
+    def on_block(block: Block, done: int) -> None:
+        speed = block.completed / block.seconds
+        shown.remark(f"round {block.round + 1}, {block.level.label}, {block.variant}: {speed:,.0f}/s")
+        shown.update(done - 1 - shown.count, skipped=True)  # those of an interrupted run
+        shown.update(1)
+
+    with prepares as workload:
+        total = settings.rounds * len(settings.levels()) * len(workload.variants)
+        with Progress(f"load → {workload.index}", total=total, unit="blocks") as shown:
+            return measure(
+                client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
+            )
 
 
 def finish(
@@ -179,7 +189,7 @@ def finish(
 ) -> bool:
     """Write and print the result; returns whether it is complete: not partial, nothing refused. page: the report's file."""
     levels = cells(measurement)
-    made = result.summary(measurement, data, title, levels)
+    made = result.summary(measurement, data=data, title=title, levels=levels)
     for path in result.write(folder, made):
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
@@ -219,36 +229,6 @@ def rows_under_load(
         raise ClusterError(
             f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
         )
-    for incident in measured.incidents:
+    for incident in (*measured.incidents, *measured.changes):
         logger.warning("%s", incident)
     return result.rows(measured)
-
-
-@contextmanager
-def progress(title: str) -> Iterator[tuple[Callable[[str], object], Callable[[Block, float], object]]]:
-    """(function for lines about the current step, function for finished blocks): a bar on a terminal, else plain lines."""
-    from tqdm import tqdm
-
-    terminal = sys.stderr.isatty()
-    bar = tqdm(
-        total=SPACES, desc=title, disable=not terminal, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
-    )
-    told = time.monotonic()
-
-    def say(line: str) -> None:
-        bar.write(line, file=sys.stderr) if terminal else print(line, file=sys.stderr, flush=True)
-
-    def on_block(block: Block, share: float) -> None:
-        nonlocal told
-        bar.set_postfix_str(f"round {block.round + 1}, {block.level.label}, {block.variant}", refresh=False)
-        bar.update(round(share * SPACES) - bar.n)
-        if not terminal and time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            speed = block.completed / block.seconds
-            where = f"round {block.round + 1}, {block.level.label}, {block.variant}"
-            print(f"{title}: {share:.0%}, {where}: {speed:,.0f}/s", file=sys.stderr, flush=True)
-
-    try:
-        yield say, on_block
-    finally:
-        bar.close()

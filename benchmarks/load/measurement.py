@@ -123,5 +123,7 @@ class Measurement:
     """Why the run ended early; None if it is complete."""
     incidents: list[str] = field(default_factory=list)
     """Events during the run that a reader should know of."""
+    changes: list[str] = field(default_factory=list)
+    """Indexes whose documents changed during the run, and how."""
     notes: list[str] = field(default_factory=list)
     """Facts about indexes, engines and queries that a reader needs to judge the numbers."""

@@ -15,22 +15,22 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from benchmarks.load.command import models_options, queries_of
 from benchmarks.load.variants import parse_variants, pipeline_parameter
 from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, encoders, prepare
+from benchmarks.options import setting, setting_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.option_groups import output_option
 from opensearch_neural.files import write_text
-
-QUERIES = 1000
-"""Most queries by default, since each is written for each engine."""
 
 PARAM_SOURCE = '''"""Reads request bodies from bodies/NAME.jsonl, in random order, all of them before any comes again."""
 
@@ -157,29 +157,24 @@ def workload_json(workload: Workload, title: str) -> str:
     return json.dumps(content, indent=2).replace('"<<', "{{ ").replace('>>"', " }}") + "\n"
 
 
+@dataclass(frozen=True)
+class ExportOptions:
+    """What `osn bench export-osb` writes."""
+
+    index: str = setting(None, "The index to search.", required=True, type=str)
+    engines: str = setting("paper", "Engines, as for `osn bench load`.")
+    data: Path | None = setting(None, "A folder in BEIR layout.", type=click.Path(path_type=Path))
+    split: str = setting("test", "Split whose queries are searched.")
+    queries: Path | None = setting(None, "A file of queries.", type=click.Path(path_type=Path))
+    limit_queries: int = setting(1000, "Only the first N queries; each is written for each engine.")
+
+
 @click.command("export-osb")
-@click.option("--index", required=True, help="The index to search.")
-@click.option("--engines", default="paper", show_default=True, help="Engines, as for `osn bench load`.")
-@click.option("--data", type=click.Path(path_type=Path), default=None, help="A folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Split whose queries are searched.")
-@click.option("--queries", type=click.Path(path_type=Path), default=None, help="A file of queries.")
-@click.option(
-    "--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True, help="Only the first N queries."
-)
+@setting_options(ExportOptions)
 @output_option("The folder to write.", required=True)
 @models_options
 @connection_options
-def export_osb(
-    connection: ConnectionSettings,
-    models: ModelChoice,
-    index: str,
-    engines: str,
-    data: Path | None,
-    split: str,
-    queries: Path | None,
-    limit_queries: int,
-    out: Path,
-) -> None:
+def export_osb(connection: ConnectionSettings, models: ModelChoice, out: Path, **options: Any) -> None:
     """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
     It only reads facts of the index, and puts no load on the cluster.
@@ -188,10 +183,11 @@ def export_osb(
     osn bench export-osb --index docs --data data/docs --output osb
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
     """
-    variants = parse_variants(engines)
-    _, texts = queries_of(queries, data, split, limit_queries)
+    asked = ExportOptions(**options)
+    variants = parse_variants(asked.engines)
+    _, texts = queries_of(asked.queries, asked.data, asked.split, asked.limit_queries)
     client = connect(settings=connection)
     with translate_errors():
-        workload = prepare(client, LoadTarget(connection), index, variants, texts, models)
-        for path in export(workload, out, title=index):
+        workload = prepare(client, LoadTarget(connection), asked.index, variants, texts, models)
+        for path in export(workload, out, title=asked.index):
             print(path)

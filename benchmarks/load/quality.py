@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
 from benchmarks.load.workload import Workload
 from benchmarks.render import OVERLAP, SCORE_KEPT
-from opensearch_neural import multi_vector
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
 from opensearch_neural.evaluation import result_rows, significance
-from opensearch_neural.evaluation.engine_comparison import run_retriever
+from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, multi_vector
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
@@ -41,11 +40,20 @@ def judged_rows(
 ) -> list[Row]:
     """nDCG@10, recall, and their differences to the baseline, with intervals over queries.
 
+    A query that is a document of the index is left out of its own hits, as in `osn eval`.
     Raises ClusterError for an incomplete answer.
     """
+    own = {
+        index: own_documents(client, index, judged.queries, judged.qrels)
+        for index in dict.fromkeys(map(workload.index_of, workload.variants))
+    }
     measured = {
         variant.name: run_retriever(
-            retriever(client, workload, variant), judged.queries, judged.qrels, MEASURES
+            retriever(client, workload, variant),
+            judged.queries,
+            judged.qrels,
+            MEASURES,
+            own_documents=own[workload.index_of(variant)],
         ).measured
         for variant in workload.variants
     }

@@ -31,6 +31,7 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
         notes=[
             *(f"Refused: {row.engine}, {row.where}." for row in made.rows if row.measure == "refused"),
             *measurement.incidents,
+            *measurement.changes,
             *result.strain_lines(levels),
             *result.facts_text(measurement).splitlines(),
         ],

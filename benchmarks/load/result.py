@@ -68,16 +68,18 @@ def _is_known(value: Estimate | None) -> TypeGuard[Estimate]:
 
 
 def summary(
-    measurement: Measurement, data: Sequence[Data] = (), title: str = "", levels: Levels | None = None
+    *measurements: Measurement, data: Sequence[Data] = (), title: str = "", levels: Levels | None = None
 ) -> Summary:
-    """The result file."""
-    levels = cells(measurement) if levels is None else levels
+    """The result file of a run, or of several, of which the last may be partial. levels: the cells of a single run, if they
+    are known"""
+    last = measurements[-1]
+    named = f"{title or f'Load: {last.index}'}{' (partial)' if last.partial else ''}"
     return Summary.of_this_run(
-        machine=environment(measurement),
+        machine=environment(last),
         data=data,
-        seeds=[measurement.settings.seed],
-        rows=rows(measurement, levels),
-        title=f"{title or f'Load: {measurement.index}'}{' (partial)' if measurement.partial else ''}",
+        seeds=[last.settings.seed],
+        rows=[row for measurement in measurements for row in rows(measurement, levels)],
+        title="; ".join([named, *(change for measurement in measurements for change in measurement.changes)]),
     )
 
 
@@ -109,7 +111,7 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
     parts = []
     if measurement.partial:
         parts.append(f"PARTIAL RESULT: {measurement.partial}")
-    parts += [f"! {incident}" for incident in measurement.incidents]
+    parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes)]
     levels = cells(measurement) if levels is None else levels
     for level, row in levels.items():
         parts.append(f"{set_name(measurement, level)}\n\n{level_table(measurement, row)}")

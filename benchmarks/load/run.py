@@ -28,6 +28,7 @@ from benchmarks.load.variants import parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.node.clusters import Say
 from opensearch_neural.retrievers.opensearch import search
@@ -43,8 +44,8 @@ SHORTEST = 0.5  # seconds of the shortest window of the warm-up
 WINDOWS = 3  # the last windows of each engine that are compared with as many before them
 TOLERANCE = 0.05  # throughput that changes by at most this share is steady
 
-OnBlock = Callable[[Block, float], object]
-"""Called with each finished block and the share of the work done."""
+OnBlock = Callable[[Block, int], object]
+"""Called with each finished block and the number of blocks so far."""
 
 
 class _Ended(Exception):
@@ -71,7 +72,7 @@ def measure(
     judged: JudgedQueries | None = None,
     restart: bool = False,
     say: Say = log.info,
-    on_block: OnBlock = lambda block, share: None,
+    on_block: OnBlock = lambda block, done: None,
 ) -> Measurement:
     """Run the load test. Once the first block is measured, errors end it with a partial result and are not raised.
 
@@ -99,11 +100,12 @@ def measure(
     for index in workload.indexes:
         server.settle_index(client, index)
         measurement.indexes[index] = server.index_facts(client, index)
+    before = {index: contents_of(client, index) for index in workload.indexes}
     measurement.notes += notes(measurement, workload)
     block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
     measurement.blocks = block_log.blocks
     if block_log.blocks:
-        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an interrupted run")
+        measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an earlier run")
     run = LoadRun(client, workload, probe, measurement, block_log, say, on_block, began)
     try:
         run.everything(answers, judged)
@@ -115,6 +117,10 @@ def measure(
         if not measurement.blocks:
             raise
         measurement.partial = error.message
+    if measurement.partial is None or probe.answers():
+        measurement.changes += [
+            told for index in before if (told := change(index, before[index], contents_of(client, index)))
+        ]
     return measurement
 
 
@@ -323,7 +329,7 @@ class LoadRun:
                     return
                 block = self.block(turn, length)
                 self.block_log.add(block)
-                self.on_block(block, min(1.0, len(measurement.blocks) / (settings.rounds * len(levels) * len(names))))
+                self.on_block(block, len(measurement.blocks))
             number += 1
 
     def wanting(self, number: int) -> list[Level]:

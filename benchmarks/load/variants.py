@@ -15,8 +15,11 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     source=none         return no fields; `default`: title and url; `all`: everything
     size=20             hits on a page
     index=docs-pruned   another index: pruned documents, more segments, another setting; quality is measured there too
-    prune=0.4           two-phase: tokens below this share of the highest weight wait for phase two
-    expansion=5         two-phase: rescored hits, as a multiple of the page
+
+Options of `two-phase`:
+
+    prune=0.4           tokens below this share of the highest weight wait for phase two
+    expansion=5         rescored hits, as a multiple of the page
 
 An engine's other options (`Engine.options`) have the names that they have in `osn search`, without those that load files.
 Its options tokens, exact and clauses are called keep, whole and form here.
@@ -42,7 +45,18 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import Body, Rare
 
 TWO_PHASE = "two-phase"
-ALL_ENGINES = (*ENGINES, TWO_PHASE)
+
+
+class TwoPhase(Sparse):
+    """The requests of `sparse`, which neural-search's own two-phase processor changes by a search pipeline."""
+
+    options = (
+        Option("prune", FiniteRange(min=0), "tokens below this share of the highest weight wait for phase two.", "0.4"),
+        Option("expansion", FiniteRange(min=1), "rescored hits, as a multiple of the page.", "5"),
+    )
+
+
+ALL_ENGINES: dict[str, type[Engine]] = {**ENGINES, TWO_PHASE: TwoPhase}
 RENAMED = ("tokens", "exact", "clauses")
 """Options of engines that have other names here: keep (tokens), whole (exact) and form (clauses)."""
 
@@ -98,10 +112,6 @@ class Variant:
     """"features": linear rank_feature clauses; "plugin": the neural_sparse clause."""
     source: str = "default"
     """Fields of a hit that are returned: "none", "all", or "default" (title and url)."""
-    prune: float = 0.4
-    """two-phase: tokens below this share of the highest weight wait for phase two."""
-    expansion: float = 5.0
-    """two-phase: rescored hits, as a multiple of the page."""
     whole: bool = False
     """Search all documents, without a window (bm25-sparse, and sparse with pruned postings)."""
     bodies: Bodies | None = None
@@ -111,8 +121,7 @@ class Variant:
 
     @property
     def kind(self) -> type[Engine]:
-        """The class of the engine; of `two-phase` that of `sparse`, whose bodies it sends."""
-        return Sparse if self.engine == TWO_PHASE else ENGINES[self.engine]
+        return ALL_ENGINES[self.engine]
 
     @property
     def exact(self) -> Variant | None:
@@ -120,11 +129,7 @@ class Variant:
         if issubclass(self.kind, Bm25Sparse) and (not self.whole or self.changes_hits):
             how = tuple(each for each in self.settings if each[0] not in OF_PHASE_ONE)
             return Variant(f"exact {self.engine}", self.engine, whole=True, settings=how)
-        if (
-            self.engine == TWO_PHASE
-            or issubclass(self.kind, HighIdfFirst)
-            or (self.kind is Sparse and self.changes_hits)
-        ):
+        if issubclass(self.kind, TwoPhase | HighIdfFirst) or (self.kind is Sparse and self.changes_hits):
             return EXACT_SPARSE
         if issubclass(self.kind, Bm25) and self.changes_hits:
             return Variant(f"exact {self.engine}", self.engine, settings=self.settings)
@@ -146,7 +151,12 @@ def _yes(text: str) -> bool:
 
 
 def _hits(text: str) -> bool | int:
-    return COUNT(text) if text.isdigit() else _yes(text)
+    if text in ("yes", "no"):
+        return text == "yes"
+    try:
+        return COUNT(text)
+    except click.BadParameter:
+        raise ValueError(f"{text!r} is not yes, no or a whole number from 1") from None
 
 
 COUNT = click.IntRange(min=1)
@@ -158,8 +168,6 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "source": click.Choice(("default", "none", "all")),
     "size": COUNT,
     "index": str,
-    "prune": FiniteRange(min=0),
-    "expansion": FiniteRange(min=1),
     "whole": _yes,
 }
 """{option: reads its value; raises ValueError or BadParameter, which say what is expected}"""
@@ -214,8 +222,7 @@ def parse_variant(spec: str) -> Variant:
 
 def own_options(engine: str) -> dict[str, Option]:
     """{name in a variant: option} of an engine's options, without those that load files and those that are RENAMED here."""
-    options = ENGINES[engine].options if engine in ENGINES else ()
-    named = {each.name.replace("_", "-"): each for each in options if not each.loads}
+    named = {each.name.replace("_", "-"): each for each in ALL_ENGINES[engine].options if not each.loads}
     return {name: each for name, each in named.items() if name not in {*OPTIONS, *RENAMED}}
 
 
@@ -226,7 +233,7 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     plugin is needed and missing.
     """
     plugin = engines.plugin if variant.form is None else variant.form == "plugin"
-    needed = variant.engine == TWO_PHASE or (plugin and issubclass(variant.kind, Sparse))
+    needed = issubclass(variant.kind, TwoPhase) or (plugin and issubclass(variant.kind, Sparse))
     if needed and not engines.plugin:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engine = variant.kind.name
@@ -274,9 +281,10 @@ def pipeline_of(variant: Variant) -> tuple[str, Body] | None:
 
     It is stored under a name, because OpenSearch parses a pipeline in a request every time. Equal pipelines have one name.
     """
-    if variant.engine != TWO_PHASE:
+    if not issubclass(variant.kind, TwoPhase):
         return None
-    parameter = {"prune_ratio": variant.prune, "expansion_rate": variant.expansion, "max_window_size": 10_000}
+    how = {"prune": 0.4, "expansion": 5.0, **dict(variant.settings)}
+    parameter = {"prune_ratio": how["prune"], "expansion_rate": how["expansion"], "max_window_size": 10_000}
     body = {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
     digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
     return f"osn-bench-{digest}", body

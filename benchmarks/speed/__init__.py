@@ -1,7 +1,6 @@
 """The speed of encoding and writing documents, compared with sentence-transformers and opensearch-py.
 
 encoding_speed.py      `osn bench encoding`: speed, memory, equality and quality of sparse encoding
-encoder_arms.py        the encoders that are compared
 ingest_speed.py        `osn bench ingest`: writing speed
 turns.py               arms timed in turns, and their ratios
 """

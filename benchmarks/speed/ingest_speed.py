@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
+from benchmarks.experiment import publish
 from benchmarks.local_cluster import cluster_or_node, write_in_threads
-from benchmarks.record_result import publish
 from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -66,7 +66,6 @@ def ingest_speed(connection: ConnectionSettings, data: Path, rounds: int, out: P
         title="Writing documents, beside opensearch-py",
         data=[data],
         seeds=[SEED],
-        shown=None,
         record=out,
     )
 

@@ -65,8 +65,8 @@ def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, 
         written = opened.add(CorpusSource(corpus).reader(place, opened.names)(rejected.append))
     refused = [Refused(each.place, each.reason) for each in rejected] + written.refused
     if as_json:
-        told = [{"id": each.id, "reason": each.reason} for each in refused]
-        print(json.dumps({"created": written.created, "replaced": written.replaced, "refused": told}))
+        refusals = [{"id": each.id, "reason": each.reason} for each in refused]
+        print(json.dumps({"created": written.created, "replaced": written.replaced, "refused": refusals}))
     else:
         print(f"{written.created} added, {written.replaced} replaced in {index}")
     if refused and not as_json:
@@ -114,10 +114,10 @@ def update(
     \b
     osn documents update --index docs some-id --set title="A new title" --set year:=2026 --remove url
     """
-    wanted = dict(parse_change(change) for change in changes) | dict.fromkeys(remove)
-    if not wanted:
+    new_values = dict(parse_change(change) for change in changes) | dict.fromkeys(remove)
+    if not new_values:
         raise InputError("nothing to change", "give --set FIELD=VALUE or --remove FIELD")
-    _open(connection, index, **how).update(id, wanted)
+    _open(connection, index, **how).update(id, new_values)
     print(f"{id} updated in {index}")
 
 
@@ -132,11 +132,11 @@ def delete(connection: ConnectionSettings, ids: tuple[str, ...], file: Path | No
     """Delete documents by their ids, with all their passages."""
     from ingest.documents import delete_documents
 
-    wanted = [*ids, *(ids_in(file) if file else ())]
-    if not wanted:
+    to_delete = [*ids, *(ids_in(file) if file else ())]
+    if not to_delete:
         raise InputError("no document is named", "give ids, or --ids FILE")
-    deleted = delete_documents(connect(settings=connection), index, wanted)
-    print(f"{deleted} of {len(set(wanted))} deleted from {index}")
+    deleted = delete_documents(connect(settings=connection), index, to_delete)
+    print(f"{deleted} of {len(set(to_delete))} deleted from {index}")
 
 
 def ids_in(file: Path) -> list[str]:

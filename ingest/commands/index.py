@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingest.commands.run_and_report import LOST
 from ingest.versions.swap import Gate, gate_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -55,9 +56,9 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     inspection = inspect_index(client, name, sample=sample)
     builds = builds_of(client, inspection.alias)
     if as_json:
-        told = asdict(inspection) | {"meta": inspection.meta.to_dict()}
-        told["builds"] = [{"index": v.index, "serving": v.serving, "complete": v.complete} for v in builds]
-        print(json.dumps(told, ensure_ascii=False, indent=2))
+        report = asdict(inspection) | {"meta": inspection.meta.to_dict()}
+        report["builds"] = [{"index": v.index, "serving": v.serving, "complete": v.complete} for v in builds]
+        print(json.dumps(report, ensure_ascii=False, indent=2))
         return
     click.secho(inspection.index, bold=True)
     if inspection.meta.unfinished is not None:
@@ -70,6 +71,8 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
         print(f"  build       {version.index}: {state}, {_counted(client, version)}")
     of_parents = f" passages of {inspection.parents:,} documents" if inspection.parents else ""
     print(f"  documents   {inspection.documents:,}{of_parents}")
+    if inspection.without_rows:
+        print(f"  lost        {inspection.without_rows:,} of them {LOST}")
     if inspection.without_tokens:
         print(
             f"  no token    {inspection.without_tokens:,} of them have no word of the vocabulary; only BM25 finds them"
@@ -199,11 +202,11 @@ def finish(connection: ConnectionSettings, name: str) -> None:
     from opensearch_neural.index.record import existing_record
 
     client = connect(settings=connection)
-    taken = take(client, name)
-    build = existing_record(client, taken).extra.get("build", {})
+    own_name = take(client, name)
+    build = existing_record(client, own_name).extra.get("build", {})
     waits = build.get("waits") and not build.get("swapped")
-    serves = f"; `osn index serve {build['alias']} {taken}` moves the alias to it" if waits else ""
-    print(f"{taken} is complete{serves}")
+    serves = f"; `osn index serve {build['alias']} {own_name}` moves the alias to it" if waits else ""
+    print(f"{own_name} is complete{serves}")
 
 
 @index.command()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.commands.run_and_report import run_and_report
+from ingest.commands.run_and_report import LOST, run_and_report
 from ingest.corpus import CorpusSource, corpus_options
 from ingest.settings import (
     Models,
@@ -126,5 +126,7 @@ def _show(report: Report) -> None:
         print(
             f"{report.without_tokens} {unit} in it have no word of the sparse model's vocabulary: only BM25 finds them"
         )
+    if report.without_rows:
+        print(f"{report.without_rows} {unit} in it {LOST}")
     if report.letters:
         print(f"{report.letters} were rejected: see {report.dead_letters}")

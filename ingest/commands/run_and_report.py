@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ingest.vectors.encode_corpus import EncodeReport
     from ingest.writing.pipeline import Report
 
+LOST = "have lost their vectors, by OpenSearch's own _update or _reindex or by an ingest pipeline: write them again with osn"
+"""What a number of documents without rows has to be told."""
+
 R = TypeVar("R", "Report", "EncodeReport")
 
 
@@ -36,9 +39,9 @@ def run_and_report(run: Callable[[], R], show: Callable[[R], None], *, as_json: 
         show(report)
     if report.dead_letters is not None and not report.documents:
         first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
-        raise InputError(
-            f"no document was accepted{first}",
-            f"see {report.dead_letters}; if the fields have other names, give --id-field, --text-field and --title-field",
-        )
+        remedy = f"see {report.dead_letters}"
+        if (report.first_reason or "no id").startswith(("no id", "no text")):
+            remedy += "; if the fields have other names, give --id-field, --text-field and --title-field"
+        raise InputError(f"no document was accepted{first}", remedy)
     if report.letters:
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)

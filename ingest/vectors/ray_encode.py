@@ -180,7 +180,7 @@ class ShardEncoder:
                 torch.set_num_threads(threads)
             self.encoders = models.load()
         except OsnError as error:
-            # Told with the first shard: Ray would hide the message, and not every class of error can be sent.
+            # Returned with the first shard: Ray would hide the message, and not every class of error can be sent.
             self.error = OsnError(error.message, error.remedy)
 
     def encode(self, start: int, records: list[Document | Rejected]) -> tuple[bytes | OsnError, int]:

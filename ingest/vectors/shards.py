@@ -126,7 +126,7 @@ def encode_shard(
     """
     numbered = [(start + n, record) for n, record in enumerate(records) if isinstance(record, Document)]
     parts: list[Vectors] = []
-    taken: list[tuple[int, Document]] = []
+    vectorized: list[tuple[int, Document]] = []
     refused: list[tuple[int, Document, str]] = []
     for some in _alike(numbered, batch):
         for part in encode_in_parts([document for _, document in some], vectorizer):
@@ -134,16 +134,16 @@ def encode_shard(
                 refused.append((*some[part.start], part.error))
             else:
                 parts.append(part.vectors)
-                taken.extend(some[part.start : part.start + part.length])
+                vectorized.extend(some[part.start : part.start + part.length])
         encoded(len(some))
-    order = np.argsort([number for number, _ in taken])
-    taken = [taken[row] for row in order]
+    order = np.argsort([number for number, _ in vectorized])
+    vectorized = [vectorized[row] for row in order]
     unfit = [(record_digest(document).hex(), error) for _, document, error in sorted(refused, key=lambda of: of[0])]
     info = {"start": start, "end": start + len(records), "digest": digest(records), "unfit": unfit}
-    ids = [document.id.encode("utf-8", "surrogatepass") for _, document in taken]
+    ids = [document.id.encode("utf-8", "surrogatepass") for _, document in vectorized]
     tensors: dict[str, NDArray[Any]] = {
-        "digests": _bytes(b"".join(record_digest(document) for _, document in taken)).reshape(-1, 16),
-        "numbers": np.array([number for number, _ in taken], np.int64),
+        "digests": _bytes(b"".join(record_digest(document) for _, document in vectorized)).reshape(-1, 16),
+        "numbers": np.array([number for number, _ in vectorized], np.int64),
         "ids": _bytes(b"".join(ids)),
         "id_offsets": np.cumsum([0, *map(len, ids)]).astype(np.int64),
         "info": _bytes(json.dumps(info).encode()),

@@ -26,7 +26,7 @@ from opensearch_neural.cluster.errors import allowed, reason_of, translate_error
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import hidden_index
 from opensearch_neural.index.health import index_health
-from opensearch_neural.index.record import IndexMeta, existing_record, record_in, write_record
+from opensearch_neural.index.record import IndexMeta, existing_record, record_in, refuse_pattern, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -35,6 +35,10 @@ log = logging.getLogger(__name__)
 
 BUILD = "build"
 WAITS = "waits"
+NOT_IN_NAMES = '\\/*?"<>| ,#:'
+"""Characters that OpenSearch does not take in the name of an index."""
+LONGEST_NAME = 160
+"""The most bytes of an alias with builds: an index and a file have 255, and builds, journals and dead letters add to it."""
 REPLICA_PATIENCE = 300.0
 """Seconds that a swap waits for replicas that are created now or later."""
 ROLLBACK_PATIENCE = 5.0
@@ -109,6 +113,7 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
     """
     if not alias:
         raise InputError("the name of the alias is empty", "name one alias")
+    refuse_pattern(alias)
     names = indexes_of(client, alias)
     if not names and client.indices.exists(index=alias):
         raise ClusterError(
@@ -126,8 +131,9 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
 def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: bool = False) -> str:
     """The name of the index to build: a build of this corpus that was interrupted, else a new name.
 
-    Raises InputError if a build of this corpus waits to be served.
+    Raises InputError if a build of this corpus waits to be served, or if OpenSearch takes no index of such a name.
     """
+    check_build_name(alias)
     since = serving_since(client, alias)
     if not restart:
         for version in versions(client, alias):
@@ -150,6 +156,26 @@ def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: boo
         number += 1
         name = f"{alias}-{stamp}-{number}"
     return name
+
+
+def check_build_name(alias: str) -> None:
+    """Raise InputError for an alias whose builds OpenSearch would refuse, since their names begin with that of the alias."""
+    refuse_pattern(alias)
+    taken = sorted({*alias} & {*NOT_IN_NAMES})
+    if taken:
+        wrong = f"hold {' '.join(map(repr, taken))}"
+    elif alias.lower() != alias:
+        wrong = "hold capital letters"
+    elif alias.startswith(("_", "-", "+")):
+        wrong = f"begin with {alias[0]!r}"
+    elif len(alias.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
+        wrong = f"be longer than {LONGEST_NAME} bytes"
+    else:
+        return
+    raise InputError(
+        f"the alias {alias[:80]!r}: its builds are indexes whose names begin with it, and may not {wrong}",
+        "give the alias another name",
+    )
 
 
 def serving_since(client: OpenSearch, alias: str) -> int:
@@ -195,10 +221,10 @@ def serve(
     still_ours()
     meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
-    record = dict(meta.extra.get(BUILD, {}))
-    if not record.get("swapped") and previous != index:
-        record |= {"alias": alias, "replaced": previous}
-        write_record(client, index, meta.with_extra(**{BUILD: record}))
+    build = dict(meta.extra.get(BUILD, {}))
+    if not build.get("swapped") and previous != index:
+        build |= {"alias": alias, "replaced": previous}
+        write_record(client, index, meta.with_extra(**{BUILD: build}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
         warn_of_running(client, previous, meta, index)
@@ -217,16 +243,16 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     from opensearchpy.exceptions import TransportError
 
     if previous is None:
-        kept = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
+        definition = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
     else:
-        named = client.indices.get_alias(name=alias)
-        if previous not in named:
+        serving = client.indices.get_alias(name=alias)
+        if previous not in serving:
             raise ClusterError(
-                f"the alias {alias!r} was moved from {previous} to {', '.join(named)} meanwhile",
+                f"the alias {alias!r} was moved from {previous} to {', '.join(serving)} meanwhile",
                 "run the same command again if it is still to be moved",
             )
-        kept = named[previous]["aliases"][alias]
-    actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **kept}}]
+        definition = serving[previous]["aliases"][alias]
+    actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, **definition}}]
     actions += _of_template(client, alias, index, previous)
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
@@ -247,23 +273,23 @@ def _of_template(client: OpenSearch, alias: str, index: str, previous: str | Non
     """
     build = existing_record(client, index).extra.get(BUILD, {})
     of_template = {other: says for other, says in build.get(targets.TEMPLATE_ALIASES, {}).items() if other != alias}
-    (named,) = client.indices.get_alias(index=index).values()  # `index` may be an alias
-    here = named["aliases"]
+    (answer,) = client.indices.get_alias(index=index).values()  # `index` may be an alias
+    here = answer["aliases"]
     own = {} if build.get("swapped") else of_template
-    held: dict[str, Any] = {}
+    of_previous: dict[str, Any] = {}
     if previous is not None and previous != index:
         before = record_if_ours(client, previous)
         of_both = of_template | (before.extra.get(BUILD, {}).get(targets.TEMPLATE_ALIASES, {}) if before else {})
-        held = client.indices.get_alias(index=previous)[previous]["aliases"]
-        held = {other: says for other, says in held.items() if other in of_both and other != alias}
-    served = {other for other in own.keys() | held.keys() if _has_builds(client, other)}
+        of_previous = client.indices.get_alias(index=previous)[previous]["aliases"]
+        of_previous = {other: says for other, says in of_previous.items() if other in of_both and other != alias}
+    served = {other for other in own.keys() | of_previous.keys() if _has_builds(client, other)}
     if refused := sorted(served & own.keys() - here.keys()):
         log.warning(
             "an index template gave %s the aliases %s: it does not get them, since they have builds of their own",
             index,
             ", ".join(refused),
         )
-    moved = {other: says for other, says in held.items() if other not in served}
+    moved = {other: says for other, says in of_previous.items() if other not in served}
     own = {
         other: _as_written(client, other, says, {index, previous}) for other, says in own.items() if other not in served
     }
@@ -278,8 +304,8 @@ def _as_written(
 ) -> Mapping[str, Any]:
     """What a template says of an alias, without the write flag unless another index, which has none, holds the alias, too:
     without a flag nobody could write by an alias of two indexes then."""
-    named = allowed(lambda: client.indices.get_alias(name=alias)) or {}
-    others = [each["aliases"][alias] for name, each in named.items() if name not in ours]
+    answer = allowed(lambda: client.indices.get_alias(name=alias)) or {}
+    others = [each["aliases"][alias] for name, each in answer.items() if name not in ours]
     flagged = any(each.get("is_write_index") for each in others)
     return says if others and not flagged else targets.without_write_flag(says)
 
@@ -287,9 +313,9 @@ def _as_written(
 def _has_builds(client: OpenSearch, alias: str) -> bool:
     """Whether there are builds of an alias, also closed ones or such that never served. False if the user may not ask."""
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed"}
-    found = allowed(lambda: client.indices.get_mapping(index=f"{alias}-*", params=which)) or {}
-    records = (record_in(held["mappings"], name) for name, held in found.items())
-    return any(meta is not None and meta.extra.get(BUILD, {}).get("alias") == alias for meta in records)
+    mappings = allowed(lambda: client.indices.get_mapping(index=f"{alias}-*", params=which)) or {}
+    metas = (record_in(answer["mappings"], name) for name, answer in mappings.items())
+    return any(meta is not None and meta.extra.get(BUILD, {}).get("alias") == alias for meta in metas)
 
 
 def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
@@ -302,9 +328,9 @@ def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
 
 def _note_swapped(client: OpenSearch, index: str) -> None:
     meta = record_if_ours(client, index)
-    record = meta.extra.get(BUILD) if meta else None
-    if meta and record and not record.get("swapped"):
-        write_record(client, index, meta.with_extra(**{BUILD: {**record, "swapped": True}}))
+    build = meta.extra.get(BUILD) if meta else None
+    if meta and build and not build.get("swapped"):
+        write_record(client, index, meta.with_extra(**{BUILD: {**build, "swapped": True}}))
 
 
 def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
@@ -332,8 +358,8 @@ def _replicas_to_come(client: OpenSearch, index: str) -> bool:
         return True  # its copying began after the health was asked for
     for shard in sorted({int(shard["shard"]) for shard in shards if shard["state"] == "UNASSIGNED"}):
         body = {"index": index, "shard": shard, "primary": False}
-        told = allowed(lambda: client.cluster.allocation_explain(body=body))  # noqa: B023
-        if told is not None and told.get("can_allocate") != "no":
+        explanation = allowed(lambda: client.cluster.allocation_explain(body=body))  # noqa: B023
+        if explanation is not None and explanation.get("can_allocate") != "no":
             return True
     return False
 
@@ -391,10 +417,10 @@ def _refuse_closed(client: OpenSearch, index: str) -> None:
             raise ClusterError(f"the index {index!r} is closed", f"open it first (POST {index}/_open)") from None
 
 
-def warn_of_running(client: OpenSearch, present: str | None, wanted: IndexMeta, to: str) -> None:
-    """Warn if requests made for the present index are wrong for another index, `to`, with the record `wanted`."""
-    held = None if present is None or present == to else record_if_ours(client, present)
-    other = None if held is None else other_for_requests(held, wanted)
+def warn_of_running(client: OpenSearch, present: str | None, meta: IndexMeta, to: str) -> None:
+    """Warn if requests made for the present index are wrong for another index, `to`, with the record `meta`."""
+    present_meta = None if present is None or present == to else record_if_ours(client, present)
+    other = None if present_meta is None else other_for_requests(present_meta, meta)
     if other is not None:
         log.warning(
             "%s has %s, unlike %s: applications that are running must open their engines again once it serves",
@@ -404,23 +430,25 @@ def warn_of_running(client: OpenSearch, present: str | None, wanted: IndexMeta, 
         )
 
 
-def other_for_requests(held: IndexMeta, wanted: IndexMeta) -> str | None:
-    """What makes requests for an index with the record `held` wrong for another one; None if nothing does."""
-    if held.forward_index and not wanted.forward_index:
+def other_for_requests(before: IndexMeta, after: IndexMeta) -> str | None:
+    """What makes requests for an index with the record `before` wrong for another one; None if nothing does."""
+    if before.forward_index and not after.forward_index:
         return "no forward index, so that requests which read it fail"
-    if wanted.prune_postings is not None and held.prune_postings is None:
+    if after.prune_postings is not None and before.prune_postings is None:
         return "pruned postings"
-    if (held.passages is None) != (wanted.passages is None):
-        return "whole documents" if wanted.passages is None else "passages"
-    if held.sparse is not None and (wanted.sparse is None or wanted.sparse.query_hash != held.sparse.query_hash):
-        if wanted.sparse is None:
+    if (before.passages is None) != (after.passages is None):
+        return "whole documents" if after.passages is None else "passages"
+    if before.sparse is not None and (after.sparse is None or after.sparse.query_hash != before.sparse.query_hash):
+        if after.sparse is None:
             return "no sparse model"
-        return "an IDF table that is counted anew" if wanted.counting else "another sparse model or IDF table"
+        return "an IDF table that is counted anew" if after.counting else "another sparse model or IDF table"
     # A model may have been named by its hub id once, and by its folder another time.
-    if held.dense is not None and (wanted.dense is None or replace(wanted.dense, name=held.dense.name) != held.dense):
-        return "no dense model" if wanted.dense is None else "another dense model, or another type of its vectors"
-    codes = wanted.quantized
-    if held.quantized is not None and (codes is None or codes.hash != held.quantized.hash):
+    if before.dense is not None and (
+        after.dense is None or replace(after.dense, name=before.dense.name) != before.dense
+    ):
+        return "no dense model" if after.dense is None else "another dense model, or another type of its vectors"
+    codes = after.quantized
+    if before.quantized is not None and (codes is None or codes.hash != before.quantized.hash):
         return "no quantized model" if codes is None else "another quantized model"
     return None
 
@@ -439,13 +467,13 @@ def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     opened = {version.index for version in versions(client, alias)}
     old = [version for version in listed if version.served and version.complete and not version.serving]
     others = [version for version in old if not version.other_aliases]
-    kept = [version for version in others if version.index in opened][:keep]
-    kept += [version for version in others if version.index not in opened][:keep]
+    to_keep = [version for version in others if version.index in opened][:keep]
+    to_keep += [version for version in others if version.index not in opened][:keep]
     for version in old:
         if version.other_aliases:
             log.warning("%s is kept: it is named by %s", version.index, ", ".join(version.other_aliases))
-    gone = [version for version in others if version not in kept]
-    for version in gone:
+    to_delete = [version for version in others if version not in to_keep]
+    for version in to_delete:
         client.indices.delete(index=version.index)
         hidden_index.forget(client, version.index, version.meta)
-    return [version.index for version in gone]
+    return [version.index for version in to_delete]

@@ -217,20 +217,20 @@ def check_vectors(client: OpenSearch, alias: str, index: str, models: Models) ->
     that this is meant. index: the build, begun or not
     """
     serving = serving_index(client, alias)
-    held = None if serving is None else record_if_ours(client, serving)
-    if held is None:
+    serving_meta = None if serving is None else record_if_ours(client, serving)
+    if serving_meta is None:
         return
     begun = record_if_ours(client, index) if client.indices.exists(index=index) else None
     lacking: dict[str, str] = {}
     for kind, option in (("sparse", "sparse"), ("dense", "dense"), ("quantized", "pq")):
-        model, named = getattr(held, kind), getattr(models, option)
-        if model is None or named == "none":
+        model, chosen = getattr(serving_meta, kind), getattr(models, option)
+        if model is None or chosen == "none":
             continue
-        encoded = named is not None or (kind == "dense" and models.reconstruct)
+        encoded = chosen is not None or (kind == "dense" and models.reconstruct)
         if not (encoded if begun is None else getattr(begun, kind) is not None):
             lacking[option] = f"{kind} vectors of {model.name}"
     if lacking:
-        from_codes = held.dense is not None and held.dense.reconstructed
+        from_codes = serving_meta.dense is not None and serving_meta.dense.reconstructed
         give = ["--dense-from-codes" if option == "dense" and from_codes else f"--{option} MODEL" for option in lacking]
         without = " ".join(f"--{option} none" for option in lacking)
         again = "" if begun is None else "--restart "

@@ -26,16 +26,18 @@ def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = T
     store: False: only warn, since `osn tune` may store others in the serving index before the swap
     """
     serving = serving_index(client, alias)
-    if serving is None or serving == index or (held := record_if_ours(client, serving)) is None:
+    if serving is None or serving == index or (serving_meta := record_if_ours(client, serving)) is None:
         return
-    build = existing_record(client, index)
-    tuned = {key: held.extra[key] for key in ENGINE_OF if key in held.extra and key not in build.extra}
-    before, now = _analyzers(client, serving, held), _analyzers(client, index, build)
+    meta = existing_record(client, index)
+    tuned = {key: serving_meta.extra[key] for key in ENGINE_OF if key in serving_meta.extra and key not in meta.extra}
+    before, now = _analyzers(client, serving, serving_meta), _analyzers(client, index, meta)
     carried = {
-        key: setting for key, setting in tuned.items() if _searched(held, key, before) == _searched(build, key, now)
+        key: setting
+        for key, setting in tuned.items()
+        if _searched(serving_meta, key, before) == _searched(meta, key, now)
     }
     if carried and store:
-        write_record(client, index, build.with_extra(**carried))
+        write_record(client, index, meta.with_extra(**carried))
     if lost := [ENGINE_OF[key] for key in tuned if key not in carried]:
         log.warning(
             "%s has other models, vectors or analyzers than %s, so what `osn tune` stored there for %s is not carried over: "
@@ -46,16 +48,16 @@ def carry_tunings(client: OpenSearch, alias: str, index: str, *, store: bool = T
         )
 
 
-def _analyzers(client: OpenSearch, index: str, record: IndexMeta) -> tuple[str, str]:
+def _analyzers(client: OpenSearch, index: str, meta: IndexMeta) -> tuple[str, str]:
     """(analyzer of documents, analyzer of queries) of an index."""
     (mapping,) = client.indices.get_mapping(index=index).values()
-    return record.analyzer, search_analyzer_of(mapping["mappings"], record)
+    return meta.analyzer, search_analyzer_of(mapping["mappings"], meta)
 
 
-def _searched(record: IndexMeta, key: str, analyzers: tuple[str, str]) -> Any:
+def _searched(meta: IndexMeta, key: str, analyzers: tuple[str, str]) -> Any:
     """What a setting was tuned for: hashes of the models, how documents are split and pruned; with BM25, the analyzers."""
-    sparse, dense, codes = record.sparse, record.dense, record.quantized
-    of_sparse = (sparse and (sparse.hash, sparse.query_hash), record.passages, record.prune, record.prune_postings)
+    sparse, dense, codes = meta.sparse, meta.dense, meta.quantized
+    of_sparse = (sparse and (sparse.hash, sparse.query_hash), meta.passages, meta.prune, meta.prune_postings)
     if key in (HighIdfFirstSetting.key, PrunedSparseSetting.key):
         return of_sparse
     if key == Bm25SparseSetting.key:

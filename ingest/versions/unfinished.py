@@ -10,7 +10,7 @@ from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index import hidden_index, segments
-from opensearch_neural.index.record import existing_record
+from opensearch_neural.index.record import existing_record, refuse_pattern
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -24,16 +24,16 @@ def finish(client: OpenSearch, name: str) -> str:
     Raises InputError if it is complete already or its IDF table is not counted, ClusterError if it is being written.
     """
     index, _ = _unfinished(client, name, closed=False)
-    record = existing_record(client, index)
-    if record.unfinished is None:
+    meta = existing_record(client, index)
+    if meta.unfinished is None:
         raise InputError(f"the index {index!r} is complete")
-    if record.counting:
+    if meta.counting:
         raise InputError(
-            f"the index {index!r} has no IDF table, which needs a whole pass over {record.unfinished}",
+            f"the index {index!r} has no IDF table, which needs a whole pass over {meta.unfinished}",
             "run its `osn ingest` again, which continues where it stopped; or delete the index with `osn index abort`",
         )
     targets.finish(client, targets.existing_target(client, index), merge=False)
-    alias = record.extra.get(BUILD, {}).get("alias")
+    alias = meta.extra.get(BUILD, {}).get("alias")
     if alias is not None and index in _never_served(client, alias, closed=False):
         note_waiting(client, index)
     segments.refresh(client, index)
@@ -58,9 +58,9 @@ def abort(client: OpenSearch, name: str) -> str:
             f"the index {index!r} is also named by {', '.join(others)}",
             f"`osn index abort {index}` deletes it all the same",
         )
-    record = existing_record(client, index)
+    meta = existing_record(client, index)
     client.indices.delete(index=index)
-    hidden_index.forget(client, index, record)
+    hidden_index.forget(client, index, meta)
     return index
 
 
@@ -72,16 +72,17 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
     """
     if not name:
         raise InputError("the name of the index is empty", "name one index, or the alias of a build")
+    refuse_pattern(name)
     waiting = _never_served(client, name, closed) if _is_alias(client, name) else []
     if len(waiting) > 1:
         raise InputError(f"{name!r} has {len(waiting)} builds that never served", f"name one: {', '.join(waiting)}")
     index = waiting[0] if waiting else targets.own_name(client, name)
-    record = existing_record(client, index)
-    build = record.extra.get(BUILD, {})
+    meta = existing_record(client, index)
+    build = meta.extra.get(BUILD, {})
     alias = build.get("alias")
     never_served = alias is not None and index in _never_served(client, alias, closed)
-    was_complete = record.loading is None and not never_served
-    if was_complete and record.unfinished is None:
+    was_complete = meta.loading is None and not never_served
+    if was_complete and meta.unfinished is None:
         raise InputError(
             f"the index {index!r} is complete",
             "there is nothing to finish or to abort; OpenSearch's own DELETE deletes it",

@@ -167,7 +167,12 @@ class BulkWriter:
                 return
             whole = status != 200
             if not whole:
-                again, status, reason = self._sort_items(answer["items"], actions, positions, outcome)
+                raced: list[int] = []
+                again, status, reason = self._sort_items(answer["items"], actions, positions, outcome, raced)
+                if raced:
+                    more, raced_status, raced_reason = self._write_raced(actions, raced, outcome)
+                    if more:
+                        again, status, reason = sorted([*again, *more]), raced_status, raced_reason
                 if not again:
                     return
                 if len(again) < len(positions):
@@ -187,9 +192,9 @@ class BulkWriter:
                 or (suspicious and status == 500 and whole)
                 or (suspicious and not whole and len(positions) > MOST_SUSPECTS)
             ):
-                # The request is too large, or holds documents that never succeed: halves may pass. The first half has only
-                # the time that is left, so that halving gives no more. It returns once the cluster has answered for each of
-                # its documents; as after every such progress, the second half then has the whole patience again.
+                # The request is too large, or holds documents that never succeed: halves may pass. Halving adds no time: the
+                # first half has only what is left. It returns once the cluster has answered for each of its documents; as
+                # after every such progress, the second half then has the whole patience again.
                 middle = len(positions) // 2
                 self._write_chunk(actions, positions[:middle], outcome, began)
                 self._write_chunk(actions, positions[middle:], outcome)
@@ -325,9 +330,17 @@ class BulkWriter:
         return 200, answer
 
     def _sort_items(
-        self, items: Sequence[dict[str, Any]], actions: Sequence[Action], positions: list[int], outcome: Outcome
+        self,
+        items: Sequence[dict[str, Any]],
+        actions: Sequence[Action],
+        positions: list[int],
+        outcome: Outcome,
+        raced: list[int] | None = None,
     ) -> tuple[list[int], int, str]:
-        """Count written documents and record failures; returns (the positions to try again, a status, its reason)."""
+        """Count written documents and record failures; returns (the positions to try again, a status, its reason).
+
+        raced: the positions of documents that `may_be_a_race` are added to it. None: they are failures.
+        """
         again, last, reason = [], 200, ""
         for position, item in zip(positions, items, strict=True):
             result = item["index"]
@@ -353,9 +366,19 @@ class BulkWriter:
                     f"OpenSearch refuses to write to {self.index!r}: {refusal_reason(result)}",
                     "remove the block, or restore or open the index; run the same command again to continue",
                 )
+            elif raced is not None and may_be_a_race(result):
+                raced.append(position)
             else:
                 outcome.failures.append(Failure(position, status, refusal_reason(result)))
         return again, last, reason
+
+    def _write_raced(self, actions: Sequence[Action], raced: list[int], outcome: Outcome) -> tuple[list[int], int, str]:
+        """Send documents once more whose new fields another shard or request may have mapped meanwhile; returns as
+        `_sort_items` does."""
+        status, answer = self._send([actions[position] for position in raced])
+        if status != 200:
+            return raced, status, answer
+        return self._sort_items(answer["items"], actions, raced, outcome)
 
     def _remember(self, action: Action, result: dict[str, Any]) -> None:
         if len(action.source) <= NEIGHBOUR_BYTES:
@@ -378,6 +401,15 @@ class _Accepted:
 def is_dropped(result: Mapping[str, Any]) -> bool:
     """Whether an ingest pipeline has dropped a document that was to be indexed: OpenSearch answers with status 200."""
     return bool(result.get("result") == "noop")
+
+
+def may_be_a_race(result: Mapping[str, Any]) -> bool:
+    """Whether a document may have been refused only because another one introduced a field of it at the same time.
+
+    OpenSearch maps a new field by its first value. Two shards may meet two first values at once, for instance 2026-03-14 and
+    2026-03-14T15:09:26Z; the mapping of one is then refused with its document. Once the field is mapped, it takes both.
+    """
+    return result["status"] == 400 and bool(result["error"].get("type") == "illegal_argument_exception")
 
 
 def refusal_reason(result: Mapping[str, Any]) -> str:

@@ -13,12 +13,12 @@ import orjson
 from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
 from ingest.writing.bulk import Action
 from ingest.writing.short_weights import SMALLEST, shortest
-from opensearch_neural import forward_index
 from opensearch_neural.corpus.documents import MAX_ID_BYTES
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.index.mapping import NO_TOKEN, rank_features, to_bytes
 from opensearch_neural.index.record import DenseMeta, IndexMeta
-from opensearch_neural.multi_vector import stored
+from opensearch_neural.queries import forward_index
+from opensearch_neural.queries.multi_vector import stored
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,8 +150,8 @@ def _joined(tree: dict[str, Any], more: dict[str, Any]) -> dict[str, Any] | None
     joined = dict(tree)
     for name, value in more.items():
         if name in tree:
-            held = tree[name]
-            value = _joined(held, value) if isinstance(held, dict) and isinstance(value, dict) else None
+            below = tree[name]
+            value = _joined(below, value) if isinstance(below, dict) and isinstance(value, dict) else None
             if value is None:
                 return None
         joined[name] = value

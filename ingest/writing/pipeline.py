@@ -7,6 +7,7 @@ batches are journalled in the order of the corpus.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from ingest.writing.stored_documents import Counts
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from ingest.index_content import Content
 
+log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """How long an interrupted ingest waits for the answers to its last requests."""
@@ -75,6 +77,8 @@ class Report:
     """Other documents in the index: of other corpora, or no longer in this one."""
     without_tokens: int | None = None
     """Documents of the index with no word in the sparse model's vocabulary; None without a sparse model."""
+    without_rows: int | None = None
+    """Documents of the index that have lost their vector; None without a forward index, which shows it."""
     first_reason: str | None = None
     """The reason of the first rejection in this run."""
     passages: bool = False
@@ -155,13 +159,20 @@ def ingest(
         if not run.written and not run.letter_count:
             raise holds_nothing(corpus.name)
         completion.still_ours()
-        held, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        in_index, retries = verification.verify(content.records, run.written, run.writer, content.vectorizer)
         run.retries += retries
-        run.letter_count -= held - run.written  # of what an interrupted run could not write some may be taken now
-        run.written = held
-        completion.when_written()
+        run.letter_count -= in_index - run.written  # of what an interrupted run could not write some may be taken now
+        run.written = in_index
+        try:
+            completion.when_written()
+        except OsnError:
+            if run.letter_count:  # which may be why
+                first = f"; the first in this run: {letters.first_reason}" if letters.first_reason else ""
+                log.warning("%d documents were rejected: see %s%s", run.letter_count, letters.path, first)
+            raise
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
+        without_rows = stored_documents.count_without_rows(client, target.index) if target.meta.forward_index else None
         targets.finish(client, target, merge=writing.merge, corpus_name=corpus.name)
         completion.when_complete(run.skipped)
         run.journal.remove()
@@ -178,6 +189,7 @@ def ingest(
         letters.path if run.letter_count else None,
         others=max(0, others),
         without_tokens=without_tokens,
+        without_rows=without_rows,
         first_reason=letters.first_reason,
         passages=target.meta.passages is not None,
     )
@@ -265,22 +277,22 @@ class _Run:
         at_first: called before the first document is written, if any is.
         """
         pending: deque[_Sent] = deque()
-        taken: list[_Taken] = []
+        to_encode: list[_Taken] = []
         begun = False
 
         def encode_and_write() -> None:
             nonlocal begun
             # The batches that are encoded now count as in flight.
-            while len(pending) + len(taken) > self.writing.in_flight:
+            while len(pending) + len(to_encode) > self.writing.in_flight:
                 self._settle_first(pending, progress)
-            for batch, prepared in self._encode(taken):
+            for batch, prepared in self._encode(to_encode):
                 if prepared.actions and not begun:
                     at_first()
                     begun = True
                 pending.append((batch, prepared, pool.submit(self.writer.write, prepared.actions)))
                 while pending and pending[0][2].done():
                     self._settle_first(pending, progress)
-            taken.clear()
+            to_encode.clear()
 
         pool = ThreadPoolExecutor(self.writing.writers, "osn-bulk")
         try:
@@ -290,8 +302,8 @@ class _Run:
                     self._skip(earlier, items)
                     progress.update(len(items), skipped=True)
                     continue
-                taken.append(self._take(start, items))
-                if len(taken) == self.together:
+                to_encode.append(self._take(start, items))
+                if len(to_encode) == self.together:
                     encode_and_write()
             encode_and_write()
             while pending:
@@ -365,9 +377,9 @@ class _Run:
                 documents.append(item)
         return _Taken(start, len(items), digest(items), documents, set_aside)
 
-    def _encode(self, taken: list[_Taken]) -> Iterator[tuple[_Taken, Prepared]]:
-        batches = [batch.documents for batch in taken]
-        for batch, prepared in zip(taken, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
+    def _encode(self, to_encode: list[_Taken]) -> Iterator[tuple[_Taken, Prepared]]:
+        batches = [batch.documents for batch in to_encode]
+        for batch, prepared in zip(to_encode, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
             unfit = [(batch.documents[position], reason) for position, reason in prepared.unfit.items()]
             batch.set_aside.extend(unfit)
             self.verification.refuse([document.id for document, _ in unfit])

@@ -15,6 +15,7 @@ from opensearch_neural.cluster.patience import Attempts, may_pass_later
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.segments import refresh
+from opensearch_neural.queries import forward_index
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -70,6 +71,16 @@ def count_without_tokens(client: OpenSearch, index: str) -> int:
     """The number of documents whose sparse vector is empty, because none of their words is in the model's vocabulary."""
     query = queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
     return int(client.count(index=index, body={"query": query})["count"])
+
+
+def count_without_rows(client: OpenSearch, index: str) -> int:
+    """The number of documents that have lost their vector, of an index with a forward index: they have a token, but no row.
+
+    OpenSearch's own `_update` and `_reindex` lose it, and so may an ingest pipeline.
+    """
+    no_token = queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
+    row = {"exists": {"field": "sparse" + forward_index.SUFFIX}}
+    return int(client.count(index=index, body={"query": {"bool": {"must_not": [row, no_token]}}})["count"])
 
 
 def is_empty(client: OpenSearch, index: str) -> bool:

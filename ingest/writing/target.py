@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +58,13 @@ class Target:
 def open_target(
     client: OpenSearch,
     index: str,
-    wanted: IndexMeta,
+    new_meta: IndexMeta,
     settings: NewIndex,
     *,
     corpus_name: str,
     fields: Mapping[str, Any] | None = None,
     flat_objects: bool = False,
+    longs: Sequence[str] = (),
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
 ) -> Target:
@@ -72,8 +73,10 @@ def open_target(
     An index that already serves searches keeps its replicas and its refreshes; an index whose loading was interrupted is
     still set up for loading.
 
+    new_meta: the record of an index with these models and settings
     fields: mappings of the caller's own fields; an existing index gets the fields that it lacks
     flat_objects: whether a new index maps objects as flat objects
+    longs: fields whose whole numbers a new index maps as longs
     extra: further entries of a new index's `_meta.osn`
     patience: seconds to wait until the primary shards are assigned
 
@@ -82,26 +85,26 @@ def open_target(
     """
     from opensearchpy.exceptions import AuthorizationException
 
-    wrote = read_record(client, index)
-    created = wrote is None
-    if wrote is None:
-        meta = _new_record(wanted, settings).with_extra(**(extra or {}))
-        _create(client, index, meta, settings, corpus_name, fields, flat_objects)
-        wrote = existing_record(client, index)
-        check_unchanged_models(index, wrote, wanted)
+    meta = read_record(client, index)
+    created = meta is None
+    if meta is None:
+        complete = _complete(new_meta, settings).with_extra(**(extra or {}))
+        _create(client, index, complete, settings, corpus_name, fields, flat_objects, longs)
+        meta = existing_record(client, index)
+        check_unchanged_models(index, meta, new_meta)
     else:
-        check_unchanged_models(index, wrote, wanted)
-        _check_existing(client, index, wrote, settings)
-        wrote = _adapt(client, index, wrote, settings, fields)
-    if wrote.loading and "build" in wrote.extra:
-        wrote = _without_aliases(client, index, wrote, created=created)
+        check_unchanged_models(index, meta, new_meta)
+        _check_existing(client, index, meta, settings)
+        meta = _adapt(client, index, meta, settings, fields)
+    if meta.loading and "build" in meta.extra:
+        meta = _without_aliases(client, index, meta, created=created)
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
-    if wrote.loading:
-        wrote = _set_up_for_loading(client, index, wrote, of_index)
-    if wrote.loading and wrote.forward_index:
-        wrote = _without_refused_scripts(client, index, wrote, name, int(of_index["number_of_shards"]))
-    target = Target(name, of_index["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{of_index['uuid']}")
+    if meta.loading:
+        meta = _set_up_for_loading(client, index, meta, of_index)
+    if meta.loading and meta.forward_index:
+        meta = _without_refused_scripts(client, index, meta, name, int(of_index["number_of_shards"]))
+    target = Target(name, of_index["uuid"], meta, meta.loading, f"{WRITE_ALIAS}{of_index['uuid']}")
     try:
         client.indices.put_alias(index=name, name=target.write_alias, body={"is_hidden": True})
     except AuthorizationException:
@@ -110,22 +113,22 @@ def open_target(
     return target
 
 
-def _new_record(wanted: IndexMeta, settings: NewIndex) -> IndexMeta:
-    """The record of a new index for these models. Raises InputError for pruned postings without rows."""
+def _complete(new_meta: IndexMeta, settings: NewIndex) -> IndexMeta:
+    """The record of a new index, with what `settings` says of it. Raises InputError for pruned postings without rows."""
     # Passages are collapsed to their documents, and OpenSearch cannot collapse and rescore in one search.
-    rows = wanted.sparse is not None and wanted.passages is None and settings.forward_index
+    rows = new_meta.sparse is not None and new_meta.passages is None and settings.forward_index
     prune = None if settings.prune_postings is None else str(settings.prune_postings)
     if prune is not None and not rows:
-        raise _needs_rows(prune, wanted)
-    return replace(wanted, version=__version__, forward_index=rows, prune_postings=prune)
+        raise _needs_rows(prune, new_meta)
+    return replace(new_meta, version=__version__, forward_index=rows, prune_postings=prune)
 
 
-def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_index: Mapping[str, Any]) -> IndexMeta:
+def _set_up_for_loading(client: OpenSearch, index: str, meta: IndexMeta, of_index: Mapping[str, Any]) -> IndexMeta:
     """The record, after refreshes and replicas are turned off. The loading ends with those of an index template.
 
     of_index: the settings of the index
     """
-    loading = wrote.extra[LOADING]
+    loading = meta.extra[LOADING]
     restore, now = dict(loading["restore"]), {}
     if of_index.get("refresh_interval") != NO_REFRESHES:
         now["refresh_interval"] = NO_REFRESHES
@@ -134,11 +137,11 @@ def _set_up_for_loading(client: OpenSearch, index: str, wrote: IndexMeta, of_ind
         now["number_of_replicas"] = "0"
         restore["number_of_replicas"] = int(of_index["number_of_replicas"])
     if restore != loading["restore"]:
-        wrote = wrote.with_extra(**{LOADING: {**loading, "restore": restore}})
-        write_record(client, index, wrote)
+        meta = meta.with_extra(**{LOADING: {**loading, "restore": restore}})
+        write_record(client, index, meta)
     if now:
         _put_settings(client, index, now)
-    return wrote
+    return meta
 
 
 def aliases_of_users(aliases: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,24 +149,24 @@ def aliases_of_users(aliases: Mapping[str, Any]) -> dict[str, Any]:
     return {alias: definition for alias, definition in aliases.items() if not alias.startswith(WRITE_ALIAS)}
 
 
-def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, created: bool) -> IndexMeta:
+def _without_aliases(client: OpenSearch, index: str, meta: IndexMeta, *, created: bool) -> IndexMeta:
     """The record of a build, after aliases that an index template gave it are removed: they would show it half-made.
 
     created: whether the build was created just now. If not, aliases are a person's and stay, but for the one that it is to
         serve.
     """
-    build = wrote.extra["build"]
+    build = meta.extra["build"]
     aliases = aliases_of_users(client.indices.get_alias(index=index)[index]["aliases"])
     if not created:
         aliases = {alias: says for alias, says in aliases.items() if alias == build["alias"]}
     if not aliases:
-        return wrote
+        return meta
     # With the flag, the template could not give the alias to the next build: an alias has one write index.
     others = {alias: says for alias, says in aliases.items() if alias != build["alias"]}
-    told = {ALIAS_SAYS: without_write_flag(aliases.get(build["alias"], {})), TEMPLATE_ALIASES: others}
-    if noted := {key: says for key, says in told.items() if says}:
-        wrote = wrote.with_extra(build={**build, **noted})
-        write_record(client, index, wrote)
+    of_template = {ALIAS_SAYS: without_write_flag(aliases.get(build["alias"], {})), TEMPLATE_ALIASES: others}
+    if entries := {key: says for key, says in of_template.items() if says}:
+        meta = meta.with_extra(build={**build, **entries})
+        write_record(client, index, meta)
     client.indices.update_aliases(body={"actions": [{"remove": {"index": index, "aliases": list(aliases)}}]})
     if created:
         log.warning(
@@ -173,7 +176,7 @@ def _without_aliases(client: OpenSearch, index: str, wrote: IndexMeta, *, create
         )
     else:
         log.warning("the alias %s named %s: removed until the swap, since it is not complete", build["alias"], index)
-    return wrote
+    return meta
 
 
 def without_write_flag(says: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,19 +184,19 @@ def without_write_flag(says: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in says.items() if (key, value) != ("is_write_index", True)}
 
 
-def _without_refused_scripts(client: OpenSearch, index: str, wrote: IndexMeta, name: str, shards: int) -> IndexMeta:
+def _without_refused_scripts(client: OpenSearch, index: str, meta: IndexMeta, name: str, shards: int) -> IndexMeta:
     """The record; if the cluster refuses scripts, without the forward index. Raises ClusterError if postings need it."""
     refused = _scripts_refused(client, name, shards)
     if refused is None:
-        return wrote
-    if wrote.prune_postings is not None:
+        return meta
+    if meta.prune_postings is not None:
         raise ClusterError(
             f"{index!r} cannot have pruned postings, because this cluster refuses scripts, which the forward index "
             f"needs: {refused}",
             f"`osn index abort {index}` deletes it; then leave out --prune-postings",
         )
     log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
-    without = replace(wrote, forward_index=False)
+    without = replace(meta, forward_index=False)
     write_record(client, index, without)
     return without
 
@@ -206,62 +209,62 @@ def existing_target(client: OpenSearch, index: str) -> Target:
         name, settings = _settings(client, index)
     except (NotFoundError, ValueError):
         name, settings = index, {"uuid": ""}  # that there is none, or that there are several, is told next
-    record = existing_record(client, name)  # by its own name: the alias may lead to another one by now
-    return Target(name, settings["uuid"], record, record.loading, f"{WRITE_ALIAS}{settings['uuid']}")
+    meta = existing_record(client, name)  # by its own name: the alias may lead to another one by now
+    return Target(name, settings["uuid"], meta, meta.loading, f"{WRITE_ALIAS}{settings['uuid']}")
 
 
-def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex) -> None:
+def _check_existing(client: OpenSearch, index: str, meta: IndexMeta, requested: NewIndex) -> None:
     """Raise InputError for requested settings that differ from the index's and cannot be changed any more."""
     name, settings = _settings(client, index)
-    loading = wrote.extra.get(LOADING)
+    loading = meta.extra.get(LOADING)
     mapping = client.indices.get_mapping(index=index)[name]["mappings"]
     has: dict[str, Any] = {
-        "analyzer": wrote.analyzer,
-        "search_analyzer": search_analyzer_of(mapping, wrote),
+        "analyzer": meta.analyzer,
+        "search_analyzer": search_analyzer_of(mapping, meta),
         "shards": int(settings["number_of_shards"]),
     }
-    held = int(settings["number_of_replicas"])
-    if loading is None and held < (asked.replicas or 0):  # more than requested may be needed to balance zones
-        has["replicas"] = held
+    replicas = int(settings["number_of_replicas"])
+    if loading is None and replicas < (requested.replicas or 0):  # more than requested may be needed to balance zones
+        has["replicas"] = replicas
     different = [
-        f"--{setting.replace('_', '-')} {getattr(asked, setting)} (it has {value})"
+        f"--{setting.replace('_', '-')} {getattr(requested, setting)} (it has {value})"
         for setting, value in has.items()
-        if getattr(asked, setting) not in (None, value)
+        if getattr(requested, setting) not in (None, value)
     ]
-    if asked.store_vectors and mapping.get("_source", {}).get("excludes"):
+    if requested.store_vectors and mapping.get("_source", {}).get("excludes"):
         different.append("--store-vectors")
-    if asked.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
+    if requested.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
         different.append("--keep-replicas")
-    if loading is None and asked.replicas is not None and asked.replicas < held:
+    if loading is None and requested.replicas is not None and requested.replicas < replicas:
         log.warning(
             "%r has %d replicas and keeps them: --replicas %d is for a new index; change the setting "
             "index.number_of_replicas of this one",
             index,
-            held,
-            asked.replicas,
+            replicas,
+            requested.replicas,
         )
     if different:
         remedy = "leave it out, or write another index"
         if loading is not None:
-            is_build = "build" in wrote.extra
+            is_build = "build" in meta.extra
             remedy += (
                 " (--restart)" if is_build else f"; `osn index abort {index}` deletes this one, which is not complete"
             )
         raise InputError(f"the index {index!r} exists already, without {', '.join(different)}", remedy)
-    if wrote.forward_index and not asked.forward_index:
+    if meta.forward_index and not requested.forward_index:
         raise InputError(f"the index {index!r} exists already, with a forward index", "leave out --no-forward-index")
-    if asked.prune_postings is not None and str(asked.prune_postings) != wrote.prune_postings:
-        are = f"pruned by {wrote.prune_postings}" if wrote.prune_postings else "whole"
+    if requested.prune_postings is not None and str(requested.prune_postings) != meta.prune_postings:
+        are = f"pruned by {meta.prune_postings}" if meta.prune_postings else "whole"
         raise InputError(
-            f"the postings of the index {index!r} are {are}, not pruned by {asked.prune_postings}",
+            f"the postings of the index {index!r} are {are}, not pruned by {requested.prune_postings}",
             "leave out --prune-postings, or write another index",
         )
 
 
-def _needs_rows(prune: str, wanted: IndexMeta) -> InputError:
-    if wanted.sparse is None:
+def _needs_rows(prune: str, new_meta: IndexMeta) -> InputError:
+    if new_meta.sparse is None:
         why, remedy = "this ingest writes no sparse vectors", "give --sparse MODEL too"
-    elif wanted.passages is not None:
+    elif new_meta.passages is not None:
         why, remedy = "an index of passages has no forward index", "leave out --passages, or prune with --prune"
     else:
         why, remedy = "--no-forward-index excludes it", "leave out --no-forward-index, or prune with --prune"
@@ -269,7 +272,7 @@ def _needs_rows(prune: str, wanted: IndexMeta) -> InputError:
 
 
 def _adapt(
-    client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex, fields: Mapping[str, Any] | None
+    client: OpenSearch, index: str, meta: IndexMeta, requested: NewIndex, fields: Mapping[str, Any] | None
 ) -> IndexMeta:
     """Apply settings that an existing index can still get: replicas at the end of its loading, more fields.
 
@@ -277,10 +280,10 @@ def _adapt(
     """
     from opensearchpy.exceptions import RequestError
 
-    if asked.replicas is not None and LOADING in wrote.extra:
-        wrote = _with_replicas(client, index, wrote, asked.replicas)
-    if asked.field_limit is not None:
-        client.indices.put_settings(index=index, body={"index": {FIELD_LIMIT: asked.field_limit}})
+    if requested.replicas is not None and LOADING in meta.extra:
+        meta = _with_replicas(client, index, meta, requested.replicas)
+    if requested.field_limit is not None:
+        client.indices.put_settings(index=index, body={"index": {FIELD_LIMIT: requested.field_limit}})
     if fields:
         try:
             client.indices.put_mapping(index=index, body={"properties": dict(fields)})
@@ -289,7 +292,7 @@ def _adapt(
                 f"--mapping does not fit the index {index!r}, which exists already: {reason_of(error)[1]}",
                 "leave that field out, or write another index",
             ) from error
-    return wrote
+    return meta
 
 
 def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
@@ -318,6 +321,7 @@ def _create(
     corpus_name: str,
     fields: Mapping[str, Any] | None,
     flat_objects: bool,
+    longs: Sequence[str],
 ) -> None:
     """Create the index. On a cluster that balances its zones, it gets a balanced number of replicas from the beginning.
 
@@ -337,6 +341,7 @@ def _create(
             store_vectors=settings.store_vectors,
             fields=fields,
             flat_objects=flat_objects,
+            longs=longs,
             search_analyzer=settings.search_analyzer,
             settings=limit,
         )
@@ -369,22 +374,22 @@ def _create(
 
 def _at_write_index(client: OpenSearch, alias: str) -> dict[str, Any]:
     """What an alias says of its write index besides the flag; nothing if it has none."""
-    named = allowed(lambda: client.indices.get_alias(name=alias)) or {}
-    told = [each["aliases"][alias] for each in named.values() if each["aliases"][alias].get("is_write_index")]
-    return without_write_flag(told[0]) if told else {}
+    answer = allowed(lambda: client.indices.get_alias(name=alias)) or {}
+    definitions = [each["aliases"][alias] for each in answer.values() if each["aliases"][alias].get("is_write_index")]
+    return without_write_flag(definitions[0]) if definitions else {}
 
 
-def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:
+def _with_replicas(client: OpenSearch, index: str, meta: IndexMeta, replicas: int) -> IndexMeta:
     """Change the number of replicas of an index that is still loading: at the end, or now if it is loaded with replicas."""
-    loading = wrote.extra[LOADING]
+    loading = meta.extra[LOADING]
     if "number_of_replicas" not in loading["restore"]:
         if int(_settings(client, index)[1]["number_of_replicas"]) != replicas:
             _put_settings(client, index, {"number_of_replicas": replicas})
     elif loading["restore"]["number_of_replicas"] != replicas:
         changed = {**loading, "restore": {**loading["restore"], "number_of_replicas": replicas}}
-        wrote = wrote.with_extra(**{LOADING: changed})
-        write_record(client, index, wrote)
-    return wrote
+        meta = meta.with_extra(**{LOADING: changed})
+        write_record(client, index, meta)
+    return meta
 
 
 def own_name(client: OpenSearch, index: str) -> str:
@@ -443,10 +448,10 @@ def mark_adding(client: OpenSearch, target: Target, corpus_name: str) -> None:
     """Record in the index that a corpus is being written into it, until `finish`. A new index has this record already."""
     if target.loading_corpus is not None:
         return
-    record = read_record(client, target.index)
+    meta = read_record(client, target.index)
     # If the index was deleted meanwhile, the first write request notices it.
-    if record is not None and corpus_name not in record.adding:
-        write_record(client, target.index, record.with_extra(**{ADDING: [*record.adding, corpus_name]}))
+    if meta is not None and corpus_name not in meta.adding:
+        write_record(client, target.index, meta.with_extra(**{ADDING: [*meta.adding, corpus_name]}))
 
 
 def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str | None = None) -> None:
@@ -457,21 +462,21 @@ def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str 
     """
     if target.write_alias is not None:
         client.indices.delete_alias(index=target.index, name=target.write_alias, params={"ignore": 404})
-    current = read_record(client, target.index)
-    loading = None if current is None else current.extra.get(LOADING)
+    meta = read_record(client, target.index)
+    loading = None if meta is None else meta.extra.get(LOADING)
     if loading is not None:
         _put_settings(client, target.index, loading["restore"])
     if merge:
         merge_segments(client, target.index)
-        current = read_record(client, target.index)  # others may have stored something meanwhile
-    if current is None or current.unfinished is None:
+        meta = read_record(client, target.index)  # others may have stored something meanwhile
+    if meta is None or meta.unfinished is None:
         return
-    adding = [name for name in current.adding if corpus_name is not None and name != corpus_name]
-    if corpus_name is not None and current.loading not in (None, corpus_name):
-        adding.insert(0, str(current.loading))  # an earlier ingest of another corpus was interrupted
+    adding = [name for name in meta.adding if corpus_name is not None and name != corpus_name]
+    if corpus_name is not None and meta.loading not in (None, corpus_name):
+        adding.insert(0, str(meta.loading))  # an earlier ingest of another corpus was interrupted
     if loading is not None:
-        current = replace(current, version=__version__)
-    write_record(client, target.index, current.with_extra(**{LOADING: None, ADDING: adding or None}))
+        meta = replace(meta, version=__version__)
+    write_record(client, target.index, meta.with_extra(**{LOADING: None, ADDING: adding or None}))
 
 
 def _put_settings(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:

@@ -113,8 +113,8 @@ class Capabilities:
     @property
     def version_number(self) -> tuple[int, int]:
         """(major, minor); (0, 0) if the server does not report its version."""
-        found = re.match(r"(\d+)\.(\d+)", self.version)
-        return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+        match = re.match(r"(\d+)\.(\d+)", self.version)
+        return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "usable": self.usable}
@@ -136,29 +136,30 @@ def quick_capabilities(client: OpenSearch) -> Capabilities:
         ClusterError: if the cluster cannot be reached.
     """
     with _quick_lock:
-        found = _quick.get(client)
-    if found is None:
+        capabilities = _quick.get(client)
+    if capabilities is None:
         with translate_errors():
-            found = _ask(client, TIMEOUT_SECONDS)
-        _expect(found)
+            capabilities = _ask(client, TIMEOUT_SECONDS)
+        _expect(capabilities)
         with _quick_lock:
-            _quick[client] = found
-    return found
+            _quick[client] = capabilities
+    return capabilities
 
 
 def _ask(client: OpenSearch, timeout: float) -> Capabilities:
     """Version, plugins and clause limit."""
-    found = Capabilities()
+    capabilities = Capabilities()
     info = allowed(lambda: client.info(request_timeout=timeout))
     if isinstance(info, dict):
         version = info.get("version") or {}
-        found.version, found.distribution = str(version.get("number", "")), str(version.get("distribution", ""))
-        found.cluster_name = str(info.get("cluster_name", ""))
+        capabilities.version = str(version.get("number", ""))
+        capabilities.distribution = str(version.get("distribution", ""))
+        capabilities.cluster_name = str(info.get("cluster_name", ""))
     listed = allowed(lambda: client.nodes.info(metric="plugins", request_timeout=timeout))
     if isinstance(listed, dict) and listed.get("nodes"):
-        found.plugins = _common_plugins(list(listed["nodes"].values()))
-    found.max_clause_count = _clause_setting(client, timeout)
-    return found
+        capabilities.plugins = _common_plugins(list(listed["nodes"].values()))
+    capabilities.max_clause_count = _clause_setting(client, timeout)
+    return capabilities
 
 
 def _common_plugins(nodes: list[Body]) -> dict[str, str]:
@@ -191,22 +192,22 @@ def _clause_setting(client: OpenSearch, timeout: float) -> int | None:
     return None
 
 
-def _expect(found: Capabilities) -> None:
+def _expect(capabilities: Capabilities) -> None:
     """Fill in the features that follow from version and plugins."""
-    if found.distribution == "opensearch":
+    if capabilities.distribution == "opensearch":
         # Modules of every distribution.
-        found.bm25 = found.rank_features = found.rescore = found.painless = True
-    if found.plugins is None:
+        capabilities.bm25 = capabilities.rank_features = capabilities.rescore = capabilities.painless = True
+    if capabilities.plugins is None:
         return
-    knn, neural = KNN[0] in found.plugins, NEURAL_SEARCH[0] in found.plugins
-    release = found.version_number
-    found.knn_lucene = knn
-    found.knn_faiss = None if knn else False
-    found.neural_sparse = neural and release >= (2, 14)  # raw query_tokens came with 2.14
-    found.two_phase = neural and release >= (2, 15)
-    found.hybrid = neural and release >= (2, 10)
-    found.rrf = neural and release >= (2, 19)
-    found.sparse_vector = neural and release >= (3, 3)
+    knn, neural = KNN[0] in capabilities.plugins, NEURAL_SEARCH[0] in capabilities.plugins
+    release = capabilities.version_number
+    capabilities.knn_lucene = knn
+    capabilities.knn_faiss = None if knn else False
+    capabilities.neural_sparse = neural and release >= (2, 14)  # raw query_tokens came with 2.14
+    capabilities.two_phase = neural and release >= (2, 15)
+    capabilities.hybrid = neural and release >= (2, 10)
+    capabilities.rrf = neural and release >= (2, 19)
+    capabilities.sparse_vector = neural and release >= (3, 3)
 
 
 # ------------------------------------------------------------------------------------------------------- by trying it
@@ -224,24 +225,24 @@ def probe(client: OpenSearch, *, timeout: float = TIMEOUT_SECONDS, try_faiss: bo
         ClusterError: if the cluster cannot be reached. Errors of a single trial are in `notes` instead.
     """
     with translate_errors():
-        found = _ask(client, timeout)
-        _ask_resources(client, found, timeout)
-        trial = _Trial(client, found, timeout)
+        capabilities = _ask(client, timeout)
+        _ask_resources(client, capabilities, timeout)
+        trial = _Trial(client, capabilities, timeout)
         _try_queries(trial)
         _try_lucene(trial)
         _try_sparse_vector(trial)
         _find_faiss(trial, try_faiss)
-    return found
+    return capabilities
 
 
-def _ask_resources(client: OpenSearch, found: Capabilities, timeout: float) -> None:
+def _ask_resources(client: OpenSearch, capabilities: Capabilities, timeout: float) -> None:
     health = allowed(lambda: client.cluster.health(request_timeout=timeout))
     if isinstance(health, dict):
-        found.health = health.get("status")
-        found.data_nodes = health.get("number_of_data_nodes")
+        capabilities.health = health.get("status")
+        capabilities.data_nodes = health.get("number_of_data_nodes")
     stats = allowed(lambda: client.nodes.stats(metric="jvm,fs", request_timeout=timeout))
     if isinstance(stats, dict) and stats.get("nodes"):
-        found.nodes = [
+        capabilities.nodes = [
             NodeResources(
                 name=str(node.get("name", "")),
                 roles=tuple(node.get("roles", ())),
@@ -400,12 +401,12 @@ def _short(error: Any) -> str:
     return reason if len(reason) <= 200 else reason[:197] + "…"
 
 
-def _compare(found: dict[str, float], expected: dict[str, float]) -> bool | str:
+def _compare(scores: dict[str, float], expected: dict[str, float]) -> bool | str:
     """True if documents, order and scores are the same (scores to 1%: rank_features keep 9 bits)."""
-    same = list(found) == list(expected) and all(
-        abs(found[id] - score) <= 0.01 * abs(score) for id, score in expected.items()
+    same = list(scores) == list(expected) and all(
+        abs(scores[id] - score) <= 0.01 * abs(score) for id, score in expected.items()
     )
-    return same or f"unexpected scores: {found} instead of {expected}"
+    return same or f"unexpected scores: {scores} instead of {expected}"
 
 
 # Weights that fit exactly into 9 significant bits.
@@ -459,8 +460,8 @@ def _try_each_query(trial: _Trial, index: str) -> None:
         return trial.scores(index, {"query": query, **rest})
 
     def bm25() -> bool | str:
-        found = scores({"match": {"text": "rainbow"}})
-        return (list(found) == ["a"] and found["a"] > 0) or f"unexpected hits: {found}"
+        hits = scores({"match": {"text": "rainbow"}})
+        return (list(hits) == ["a"] and hits["a"] > 0) or f"unexpected hits: {hits}"
 
     def rescore() -> bool | str:
         # The first phase puts "a" first, the second replaces its score and puts "b" first.
@@ -484,8 +485,8 @@ def _try_each_query(trial: _Trial, index: str) -> None:
     def combined(processor: Body) -> Callable[[], bool | str]:
         def run() -> bool | str:
             query = {"hybrid": {"queries": [{"match": {"text": "rainbow"}}, _clauses({"spain": 1.0})]}}
-            found = scores(query, search_pipeline={"phase_results_processors": [processor]})
-            return sorted(found) == ["a", "b"] or f"unexpected hits: {found}"
+            hits = scores(query, search_pipeline={"phase_results_processors": [processor]})
+            return sorted(hits) == ["a", "b"] or f"unexpected hits: {hits}"
 
         return run
 
@@ -521,8 +522,8 @@ def _try_lucene(trial: _Trial) -> None:
         with trial.index({"v": _vector("lucene")}, {"knn": True}) as index:
             trial.write(index, {"v": [1.0, 2.0]}, id="a", refresh=False)
             trial.write(index, {"v": [3.0, 1.0]}, id="b")
-            found = trial.scores(index, {"query": {"knn": {"v": {"vector": [3.0, 1.0], "k": 2}}}})
-            return list(found) == ["b", "a"] or f"unexpected hits: {found}"
+            hits = trial.scores(index, {"query": {"knn": {"v": {"vector": [3.0, 1.0], "k": 2}}}})
+            return list(hits) == ["b", "a"] or f"unexpected hits: {hits}"
 
     trial.decide("knn_lucene", attempt)
 
@@ -536,8 +537,8 @@ def _try_sparse_vector(trial: _Trial) -> None:
         mapping = {"type": "sparse_vector", "method": {"name": "seismic"}}
         with trial.index({"v": mapping}, {"sparse": True}) as index:
             trial.write(index, {"v": {"1000": 2.0}}, id="a")
-            found = trial.scores(index, {"query": {"neural_sparse": {"v": {"query_tokens": {"1000": 3.0}}}}})
-            return list(found) == ["a"] or f"unexpected hits: {found}"
+            hits = trial.scores(index, {"query": {"neural_sparse": {"v": {"query_tokens": {"1000": 3.0}}}}})
+            return list(hits) == ["a"] or f"unexpected hits: {hits}"
 
     trial.decide("sparse_vector", attempt)
 
@@ -618,5 +619,5 @@ def _write_faiss_vector(trial: _Trial) -> bool | str:
             trial.client.indices.refresh(index=index, request_timeout=trial.timeout)
         except ConnectionError as error:
             return f"the node could not build a faiss graph ({_short(error)}): its native libraries are missing"
-        found = trial.scores(index, {"query": {"knn": {"v": {"vector": [1.0, 2.0], "k": 1}}}})
-        return list(found) == ["a"] or f"unexpected hits: {found}"
+        hits = trial.scores(index, {"query": {"knn": {"v": {"vector": [1.0, 2.0], "k": 1}}}})
+        return list(hits) == ["a"] or f"unexpected hits: {hits}"

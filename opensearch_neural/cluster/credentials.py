@@ -92,14 +92,14 @@ def netrc_entry(urls: Iterable[str], user: str | None) -> tuple[str, str] | None
 
 
 def _netrc_file() -> Path | None:
-    named = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
+    file = os.environ.get("OSN_NETRC") or os.environ.get("NETRC")
     # A service that gave up root's rights may have no home folder, or one that it may not look into.
     with suppress(OSError, RuntimeError):
-        path = expanded(named) if named else Path.home() / ".netrc"
+        path = expanded(file) if file else Path.home() / ".netrc"
         if path.is_file():
             return path
     if os.environ.get("OSN_NETRC"):
-        raise InputError(f"the netrc file is missing, or its folder may not be read: {named}", "OSN_NETRC names it")
+        raise InputError(f"the netrc file is missing, or its folder may not be read: {file}", "OSN_NETRC names it")
     return None
 
 

@@ -32,8 +32,8 @@ def reasons_on_one_line(error: Any) -> str:
     first, *others = (_joined(_chain(root)) for root in roots)
     inner = (*_chain(failed), *_chain(error.get("caused_by")))
     # Causes below another root would be told as if they were the first one's.
-    told = first if any(other != first for other in others) else _joined((first, *inner))
-    return "; ".join([told, *[other for other in dict.fromkeys(others) if other and other != first][: MOST - 1]])
+    main = first if any(other != first for other in others) else _joined((first, *inner))
+    return "; ".join([main, *[other for other in dict.fromkeys(others) if other and other != first][: MOST - 1]])
 
 
 def _chain(error: Any) -> Iterator[str]:
@@ -44,11 +44,11 @@ def _chain(error: Any) -> Iterator[str]:
 
 
 def _joined(reasons: Iterator[str] | tuple[str, ...]) -> str:
-    kept: list[str] = []
+    parts: list[str] = []
     for reason in reasons:
-        if reason and not any(reason in other for other in kept):
-            kept = [*(other for other in kept if other not in reason), reason]
-    return ": ".join(kept)
+        if reason and not any(reason in other for other in parts):
+            parts = [*(other for other in parts if other not in reason), reason]
+    return ": ".join(parts)
 
 
 def _on_one_line(text: Any) -> str:

@@ -77,7 +77,7 @@ def reason_of(error: BaseException) -> tuple[str, str]:
             return "", text
     if not isinstance(info, dict):
         return "", text
-    body = info.get("error")
+    body = info.get("error") or _first_failure(info)
     if isinstance(body, dict):
         innermost = body
         if body.get("root_cause"):
@@ -91,6 +91,13 @@ def reason_of(error: BaseException) -> tuple[str, str]:
         return str(innermost.get("type") or ""), reasons_on_one_line(body) or text
     message = body or info.get("message") or info.get("Message")
     return "", str(message or text)
+
+
+def _first_failure(info: dict[str, Any]) -> Any:
+    """The cause of the first failure in the answer to a request for many documents, such as `_delete_by_query`."""
+    failures = info.get("failures")
+    first = failures[0] if isinstance(failures, list) and failures else None
+    return first.get("cause") if isinstance(first, dict) else None
 
 
 # ----------------------------------------------------------------------------------------------------------- status

@@ -35,15 +35,15 @@ def read_watermarks(client: OpenSearch) -> Watermarks:
         answer = client.cluster.get_settings(include_defaults=True, filter_path=f"*.{prefix}")
     except TransportError:
         return Watermarks()
-    held: dict[str, Any] = {}
+    thresholds: dict[str, Any] = {}
     for level in ("defaults", "persistent", "transient"):
         disk = answer.get(level, {}).get("cluster", {}).get("routing", {}).get("allocation", {}).get("disk", {})
-        held |= {name: value for name, value in disk.items() if name != "watermark"} | disk.get("watermark", {})
+        thresholds |= {name: value for name, value in disk.items() if name != "watermark"} | disk.get("watermark", {})
     usual = Watermarks()
     return Watermarks(
-        str(held.get("high", usual.high)),
-        str(held.get("flood_stage", usual.flood_stage)),
-        str(held.get("threshold_enabled", "true")) == "true",
+        str(thresholds.get("high", usual.high)),
+        str(thresholds.get("flood_stage", usual.flood_stage)),
+        str(thresholds.get("threshold_enabled", "true")) == "true",
     )
 
 

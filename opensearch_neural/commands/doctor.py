@@ -78,8 +78,8 @@ def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_fa
         click.echo(json.dumps(answer, indent=2))
         sys.exit(1)
     if as_json:
-        told = {"urls": connection.urls, "tried": not no_write, **cluster.as_dict(), "watermarks": asdict(watermarks)}
-        click.echo(json.dumps(told, indent=2))
+        facts = {"urls": connection.urls, "tried": not no_write, **cluster.as_dict(), "watermarks": asdict(watermarks)}
+        click.echo(json.dumps(facts, indent=2))
     else:
         click.echo(report(cluster, connection.urls, tried=not no_write, watermarks=watermarks))
     if not cluster.usable:
@@ -123,8 +123,10 @@ def _plugins(cluster: Capabilities) -> str:
     if cluster.plugins is None:
         return "may not be listed by this user"
     # A node that was not installed from a distribution lists the modules of OpenSearch too, by class name.
-    named = [f"{name} {version}" for name, version in cluster.plugins.items() if not name.startswith("org.opensearch.")]
-    return ", ".join(named) or "none"
+    plugins = [
+        f"{name} {version}" for name, version in cluster.plugins.items() if not name.startswith("org.opensearch.")
+    ]
+    return ", ".join(plugins) or "none"
 
 
 def _node(node: NodeResources, watermarks: Watermarks) -> str:

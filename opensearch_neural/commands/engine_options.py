@@ -90,12 +90,12 @@ def _parsed_by(flag: str, option: Option) -> Callable[[click.Context, click.Para
     return parsed
 
 
-def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
+def read_templates(options: Sequence[str]) -> dict[str, BodyTemplate]:
     """{name: template} of NAME=FILE. Raises InputError for an engine's name, and for a file that is not a template."""
     from opensearch_neural.body_template import BodyTemplate
 
     templates: dict[str, BodyTemplate] = {}
-    for text in named:
+    for text in options:
         name, equals, file = text.partition("=")
         if not (equals and file) or name.split() != [name] or "/" in name:
             raise InputError(f"--template {text}: expected NAME=FILE", "for instance production=query.json")
@@ -105,6 +105,6 @@ def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
     return templates
 
 
-def template_paths(named: Sequence[str]) -> list[Path]:
+def template_paths(options: Sequence[str]) -> list[Path]:
     """The files of NAME=FILE."""
-    return [Path(text.partition("=")[2]) for text in named]
+    return [Path(text.partition("=")[2]) for text in options]

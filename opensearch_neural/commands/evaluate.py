@@ -33,6 +33,7 @@ from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
+from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.index.models import ModelKind
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
@@ -123,9 +124,13 @@ def evaluate(
         own = check_documents(compared)
         documents = document_count(compared)
         version = quick_capabilities(client).version  # empty for a user who may not ask
+        before = {name: contents_of(client, name) for name in compared.indexes}
         results = searched(compared, evaluation.names, own, timed)
+        changes = [told for name in before if (told := change(name, before[name], contents_of(client, name)))]
+        for told in changes:
+            warn(told)
         counted = f"{documents:,} documents, {results[0].measured.queries:,} queries"
-        what = "; ".join(filter(None, (counted, models_of(opened))))
+        what = "; ".join(filter(None, (counted, models_of(opened), *changes)))
         machine = machine_facts() | ({"opensearch": version} if version else {})
         read = template_paths(template_files)
         summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
@@ -153,6 +158,12 @@ class Compared:
     id_field: str | None
     """The field of templates' hits with the ids that judgements use; None: `_id`."""
     judged: JudgedQueries
+
+    @property
+    def indexes(self) -> list[str]:
+        """What is searched: the index of the engines, and that of the templates."""
+        engines = [self.opened.index] if self.opened is not None and self.engines else []
+        return list(dict.fromkeys([*engines, *([self.template_index] if self.templates else [])]))
 
     @property
     def in_passages(self) -> bool:
@@ -270,10 +281,10 @@ def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, Unanswerable]], que
         for why, without in of_reasons.items():
             lines.setdefault((why, tuple(without)), []).append(engine)
     for (why, lacking), engines in lines.items():
-        named = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
+        examples = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
         warn(
             f"{len(lacking):,} of {len(queries):,} queries get no hits from {', '.join(engines)} and are not timed, "
-            f"because {why}: {named}"
+            f"because {why}: {examples}"
         )
 
 

@@ -141,7 +141,9 @@ class Evaluation:
             return {}
         if Path(self.segments).is_file():
             file: str | Path = self.segments
-            known = {query: of for query, of in read_query_values(file, SEGMENT).items() if query in judged.qrels}
+            of_query = read_query_values(file, SEGMENT)
+            known = {query: of for query, of in of_query.items() if query in judged.qrels}
+            segments = list(dict.fromkeys(of_query.values()))
         else:
             names = [name.strip() for name in self.segments.split(",") if name.strip()]
             if len(names) < 2 or "/" in self.segments:
@@ -154,10 +156,20 @@ class Evaluation:
                 raise InputError(
                     f"--segments {self.segments} needs the frequency of each query", "give --frequencies FILE"
                 )
-            asked = {query: count for query, count in read_frequencies(file).items() if query in judged.qrels}
-            known = by_frequency(asked, names)
+            if len(set(names)) < len(names):
+                raise InputError(f"--segments {self.segments} names a segment twice")
+            frequencies = {query: count for query, count in read_frequencies(file).items() if query in judged.qrels}
+            if frequencies and not any(frequencies.values()):
+                raise InputError(f"{file}: the frequency of every judged query is 0", "give the numbers of searches")
+            known = by_frequency(frequencies, names)
+            segments = names
         if not known:
             raise InputError(f"{file} has no segment or frequency for any judged query")
+        measured = {
+            known[query] for query, of in judged.qrels.items() if query in known and max(of.values(), default=0) > 0
+        }
+        if empty := [name for name in segments if name not in measured]:
+            warn(f"no query with a relevant document is in {', '.join(empty)} ({file})")
         if missing := len(judged.qrels) - len(known):
             warn(f"{missing:,} judged queries are in no segment ({file})")
         return known

@@ -87,7 +87,9 @@ def hub(
     osn model export hub models/sparse --output upload --licence apache-2.0 --results results/mine/summary.json
     hf upload my-name/my-model upload
     """
-    from opensearch_neural.hub_export import export_for_hub
+    from opensearch_neural import __version__
+    from opensearch_neural.evaluation.model_card import card_table
+    from opensearch_neural.models.sparse.hub_export import export_for_hub
 
     card = export_for_hub(
         model,
@@ -96,7 +98,7 @@ def hub(
         name=name,
         language=language,
         base_model=base_model,
-        results=results,
-        only={"variant": variant, "engine": engine, "measure": measure},
+        measured=card_table(results, {"variant": variant, "engine": engine, "measure": measure}),
+        written_by=f"opensearch-neural {__version__}",
     )
     print(f"{out} is ready to upload; read {card} first")

@@ -44,9 +44,9 @@ def idf(
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token in no document has weight 1, special tokens have 0.
     """
     from opensearch_neural.commands.reading import reading
-    from opensearch_neural.idf import DocumentFrequencies, save_idf
     from opensearch_neural.models.directory import minilm_directory
     from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of, write_with_statistics
+    from opensearch_neural.models.sparse.idf import DocumentFrequencies, save_idf
     from opensearch_neural.models.sparse.lexical import count_documents, idf_table
     from opensearch_neural.models.tokenizer import load_tokenizer, vocabulary_of
 

@@ -51,10 +51,16 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
 
 
 def read_body(file: IO[str]) -> Any:
-    """The JSON value in a file. Raises InputError, with the line, if it is not JSON; RecursionError if nested too deeply."""
+    """The JSON value in a file.
+
+    Raises InputError, with the line, if it is not JSON, and for what Python reads and OpenSearch rejects: a member that
+    occurs twice, NaN and Infinity. Raises RecursionError if nested too deeply.
+    """
     name = "standard input" if file.name in ("-", "<stdin>") else file.name
     try:
-        return json.load(file)
+        return json.load(file, object_pairs_hook=_members, parse_constant=_no_constant)
+    except _NotForOpenSearch as error:
+        raise InputError(f"{name}: {error}", "OpenSearch rejects such a body") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -62,6 +68,22 @@ def read_body(file: IO[str]) -> Any:
         raise InputError(what, 'expected one search body: {"query": {…}}') from None
     except ValueError as error:  # an integer of thousands of digits
         raise InputError(f"{name}: not valid JSON ({error})") from None
+
+
+class _NotForOpenSearch(Exception):
+    """What Python's parser takes and OpenSearch's does not."""
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
+        raise _NotForOpenSearch(f"the member {twice!r} occurs twice in an object")
+    return members
+
+
+def _no_constant(name: str) -> Any:
+    raise _NotForOpenSearch(f"{name} is not JSON")
 
 
 def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Finding]:

@@ -21,10 +21,10 @@ from opensearch_neural.commands.engine_options import (
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import flags_on_command_line, warn
 from opensearch_neural.engines import DEFAULT, DEFAULT_WITHOUT_SPARSE, ENGINES, open_engines
-from opensearch_neural.filters import parse_filter
 from opensearch_neural.queries import Body
-from opensearch_neural.search_request import Request, SearchResult, find, find_by_body
-from opensearch_neural.shown_hits import parts_of
+from opensearch_neural.search.filters import parse_filter
+from opensearch_neural.search.hits import parts_of
+from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 
 
 def _one_query(context: click.Context, argument: click.Parameter, words: tuple[str, ...]) -> str:
@@ -97,12 +97,12 @@ def search(
     engines = open_engines(client, index, **how)
     name = engines.engine(engine or engines.default).name
     refuse_options_without_effect([name])
-    asked = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)
+    request = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)
     if body_only:
-        print_body(asked.body)
+        print_body(request.body)
         return
-    show(find(client, asked, explain=explain), name, as_json, from_)
-    if explain and not as_json and asked.engine.fused:
+    show(find(client, request, explain=explain), name, as_json, from_)
+    if explain and not as_json and request.engine.fused:
         print(f"(the cluster does not explain scores of {name}, which are computed after the search)")
 
 

@@ -23,6 +23,7 @@ from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, read_facts
 from opensearch_neural.files import write_text
+from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tuned, pareto, store
 from opensearch_neural.tune.plot import plot_and_table
 
@@ -137,7 +138,9 @@ def tune(
     tuning = TUNINGS[engine](client, engines)
     questions, measure = read_questions(named) or tuning.own_questions(trial.most, trial.seed)
     warn_of_engines(tuning.engines, [engine])
+    before = contents_of(client, engines.index)
     tuned = tuning.run(questions, trial.keep, most=trial.most, passes=trial.passes, seed=trial.seed)
+    changed = change(engines.index, before, contents_of(client, engines.index))
     result = TuningResult(
         engine,
         index,
@@ -148,10 +151,14 @@ def tune(
         required=trial.keep if tuning.keeps_share else 1.0,
         confirmed_by=f"{tuned.confirming} {tuning.confirmed}",
     )
-    show_settings(result, as_json=as_json)
+    if not as_json:
+        show_settings(result)
     refused: ClusterError | None = None
+    stored = False
     if tuned.chosen is None:
         verdict = tuning.nothing_chosen.format(keep=trial.keep, measure=measure, full=result.full)
+        if tuning.has_stored_setting:
+            verdict += f"; {engine} goes on with the setting that was stored before"
     else:
         verdict = choice_told(tuned.chosen, result)
         if dry_run:
@@ -159,11 +166,16 @@ def tune(
         else:
             try:
                 store(client, index, tuned.chosen, keep=trial.keep, measure=measure, queries=tuned.confirming)
+                stored = True
                 verdict += f"; stored in {index}: {engine} uses it from now on"
             except ClusterError as error:
                 refused = error
                 verdict += f"; not stored: {error.message}"
-    if not as_json:
+    if changed is not None:
+        verdict += f"; {changed}"
+    if as_json:
+        print(json.dumps({**_json(result), "verdict": verdict, "stored": stored}, ensure_ascii=False, indent=1))
+    else:
         print(verdict)
     if report is not None:
         write_report(report, result, verdict, named, seed=trial.seed)
@@ -180,12 +192,9 @@ def read_questions(named: NamedQueries) -> tuple[Questions, str] | None:
     return None if named.queries is None else (Questions(read_queries(named.queries)), "score@10")
 
 
-def show_settings(result: TuningResult, *, as_json: bool) -> None:
+def show_settings(result: TuningResult) -> None:
     """Print what was tried."""
     tuned, measure = result.tuned, result.measure
-    if as_json:
-        print(json.dumps(_json(result), indent=1))
-        return
     print(f"{len(tuned.tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
     print(plot_and_table(tuned.tried, tuned.chosen, result.required, measure=measure, full=result.full))
 

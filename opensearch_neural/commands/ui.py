@@ -15,6 +15,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.commands.headings import Headed
+from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.files import write_text
 
@@ -80,6 +81,11 @@ def ui(
         raise InputError("--grades needs a file of queries", "name it with --queries")
     texts = read_queries(queries) if queries else {}
     kept = Grades.read(grades) if grades else None
+    if kept is not None and (changed := kept.regraded(texts)):
+        warn(
+            f"{len(changed):,} graded queries, such as {changed[0]!r}, have another text in {queries} than when they were "
+            f"graded ({grades}): their grades count all the same; give other queries other ids, or name a new file"
+        )
     client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))
     searcher = Searcher(client, indexes, how)
     names = [name.strip() for name in (engines or "").split(",") if name.strip()]
@@ -118,10 +124,12 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
             await super().startup(sockets)
             if not self.started:
                 return
-            taken = self.servers[0].sockets[0].getsockname()[1]
+            bound_port = self.servers[0].sockets[0].getsockname()[1]
             shown = f"[{host}]" if ":" in host else host
-            asked = "&".join(filter(None, [f"token={token}" if token else "", state.address() if state.query else ""]))
-            click.echo(f"http://{shown}:{taken}/{'?' + asked if asked else ''}")
+            parameters = "&".join(
+                filter(None, [f"token={token}" if token else "", state.address() if state.query else ""])
+            )
+            click.echo(f"http://{shown}:{bound_port}/{'?' + parameters if parameters else ''}")
 
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=64)
     Server(config).run()

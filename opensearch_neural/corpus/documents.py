@@ -128,18 +128,18 @@ class FieldNames:
     @classmethod
     def of(cls, others: FieldNames | None = None, **names: str | None) -> FieldNames:
         """The given name for each part. Parts that are None have the names in `others`, or the usual ones."""
-        given: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
-        return replace(others or cls(), **given)
+        possible: dict[str, Any] = {part: (name,) for part, name in names.items() if name is not None}
+        return replace(others or cls(), **possible)
 
     @classmethod
-    def of_index(cls, named: Mapping[str, str]) -> FieldNames:
+    def of_index(cls, names: Mapping[str, str]) -> FieldNames:
         """The names in documents for an index that already exists.
 
-        named: {part: name} that the ingest which created the index was given (`IndexMeta.names`). Such a part has this name
+        names: {part: name} that the ingest which created the index was given (`IndexMeta.names`). Such a part has this name
             in a record that lacks the name which the part has in the index.
         """
         usual = cls()
-        both: dict[str, Any] = {part: (getattr(usual, part)[0], name) for part, name in named.items()}
+        both: dict[str, Any] = {part: (getattr(usual, part)[0], name) for part, name in names.items()}
         return cls(**both)
 
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
@@ -178,8 +178,8 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
         if text_name is None:
             raise Defect(f"no text: expected a field {' or '.join(names.text)}; {fields_of(record)}")
         raise Defect(EMPTY)
-    taken = (id_name, text_name, title_name, url_name)
-    fields = {key: value for key, value in record.items() if key not in taken} if names.others else {}
+    part_names = (id_name, text_name, title_name, url_name)
+    fields = {key: value for key, value in record.items() if key not in part_names} if names.others else {}
     for key in fields:
         if not all(part.strip() for part in key.split(".")):
             raise Defect(nameless(key))

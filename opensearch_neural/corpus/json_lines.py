@@ -29,7 +29,8 @@ ONLY_TITLE = "no text, only a title (reported once per file)"
 def read_json_lines(
     stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, warn: Warn
 ) -> Iterator[Document]:
-    """The documents of a file. Raises InputError for a JSON array, for damage, and for a file that ends within a record."""
+    """The documents of a file. Raises InputError for a JSON array or another format of OpenSearch's documents, for damage,
+    and for a file that ends within a record."""
     warned = False
     for number, line in read_lines(stream, file):
         if isinstance(line, BadLine):
@@ -42,6 +43,8 @@ def read_json_lines(
                 raise InputError(
                     f"{file} is one JSON array, not lines of JSON", f"write one object per line: jq -c '.[]' {file}"
                 ) from None
+            if number == 1 and (other := _other_format(line)) is not None:
+                raise InputError(f"{file} holds {other[0]}", f"write documents: jq {other[1]} {file}") from None
             if isinstance(line, Unterminated) and line.lstrip().startswith(b"{") and isinstance(defect, NotJson):
                 raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
@@ -50,6 +53,25 @@ def read_json_lines(
             warned = True
             warn(f"{file}, line {number}: {ONLY_TITLE}")
         yield document
+
+
+ACTIONS = {"index", "create", "update", "delete"}
+
+
+def _other_format(line: bytes) -> tuple[str, str] | None:
+    """(what a file holds, arguments of jq that make documents of it) if its first line is no document, but as OpenSearch
+    takes or gives documents; else None."""
+    try:
+        record = parse_object(line)
+    except Defect:
+        return None
+    if isinstance(record.get("_source"), dict):
+        return "hits with a `_source`, not documents", "-c '{_id} + ._source'"
+    (name, value), *others = [*record.items()] or [("", None)]
+    if name in ACTIONS and isinstance(value, dict) and not others:
+        jq = f"-cn 'inputs | .{name}._id as $id | input | {{_id: $id}} + .'"
+        return "the lines of a bulk request, an action before each document", jq
+    return None
 
 
 class NotJson(Defect):

@@ -33,6 +33,7 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
         source = parquet.ParquetFile(file)
         sizes = [source.metadata.row_group(group).num_rows for group in range(source.metadata.num_row_groups)]
         columns = source.schema_arrow.names
+        maps = {field.name for field in source.schema_arrow if pa.types.is_map(field.type)}
     except errors as error:
         reason = f"cannot be read as parquet (truncated or damaged?): {first_line(error)}"
         raise InputError(f"{file}: {reason}", remedy) from None
@@ -53,22 +54,29 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
                     ) from None
                 if batch is None:
                     break
-                for row in _rows(batch, errors):
+                for row in _rows(batch, maps, errors):
                     number += 1
                     document = document_of_row(row, names, str(file), number, on_reject)
                     if document is not None:
                         yield document
 
 
-def _rows(batch: Any, errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:
-    """The rows of a record batch, converted together, or one by one if that fails (for invalid UTF-8 in a row)."""
+def _rows(batch: Any, maps: set[str], errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:
+    """The rows of a record batch, converted together, or one by one if that fails (for invalid UTF-8 in a row).
+
+    maps: the columns of maps, which pyarrow gives as lists of pairs; a document has objects
+    """
     try:
-        return batch.to_pylist()
+        return [_with_objects(row, maps) for row in batch.to_pylist()] if maps else batch.to_pylist()
     except errors:
         rows: list[dict[str, Any] | Exception] = []
         for index in range(len(batch)):
             try:
-                rows += batch.slice(index, 1).to_pylist()
+                rows += [_with_objects(row, maps) for row in batch.slice(index, 1).to_pylist()]
             except errors as error:
                 rows.append(error)
         return rows
+
+
+def _with_objects(row: dict[str, Any], maps: set[str]) -> dict[str, Any]:
+    return row | {name: {str(key): value for key, value in row[name]} for name in maps if row[name] is not None}

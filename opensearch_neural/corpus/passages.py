@@ -18,9 +18,9 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
+from opensearch_neural.corpus.sentences import sentence_ends
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.tokenizer import unlimited
-from opensearch_neural.sentences import sentence_ends
 
 _WORD = r"\p{Han}|\w{1,16}|[^\w\s]"
 """A run of more than 16 letters is cut: in languages without blanks between words it could be a whole paragraph."""

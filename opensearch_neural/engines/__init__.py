@@ -28,6 +28,7 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Filter
+from opensearch_neural.queries.body_parts import checked_text
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -101,8 +102,10 @@ class Engines(OpenedIndex):
         highlight, …), and for bm25-sparse `base`, a query clause of your own that replaces BM25.
 
         In an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
+
+        Raises TypeError for a text, a filter, a base or a highlight that is none, and as `load` does.
         """
-        return self.engine(name).body(text, self.page(filter=filter, **page))
+        return self.engine(name).body(checked_text(text), self.page(filter=filter, **page))
 
     def search(self, name: str, text: str, *, filter: Filter = None, **page: Any) -> Mapping[str, Any]:
         """The answer to a query, by the client of `open_engines`: the body of `body`, sent with a `preference`
@@ -114,7 +117,7 @@ class Engines(OpenedIndex):
         if self.connect is None:
             raise ClusterError(f"searching {self.index!r} needs a connection")
         engine = self.engine(name)
-        return engine.search(self.connect(), engine.body(text, self.page(filter=filter, **page)), text)
+        return engine.search(self.connect(), self.body(name, text, filter=filter, **page), text)
 
     def page(self, **page: Any) -> Page:
         """The page arguments for this index: in an index of passages, hits are collapsed to their documents."""
@@ -151,9 +154,9 @@ def open_engines(
     known = {"weights", *options_by_name()}
     if unknown := settings.keys() - known:
         raise InputError(f"no engine has the setting {min(unknown)!r}", f"settings: {', '.join(sorted(known))}")
-    record = existing_record(client, index)
+    meta = existing_record(client, index)
     models = IndexModels(
-        index, record, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1, client=client
+        index, meta, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1, client=client
     )
     plugin = bool(quick_capabilities(client).neural_sparse)
-    return Engines(index, record, plugin, models, settings, connect=lambda: client)
+    return Engines(index, meta, plugin, models, settings, connect=lambda: client)

@@ -8,7 +8,7 @@ from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from opensearch_neural import multi_vector, queries
+from opensearch_neural import queries
 from opensearch_neural.engines.engine import (
     CLAUSES,
     RARE,
@@ -27,8 +27,8 @@ from opensearch_neural.engines.sparse import Bm25, Bm25Sparse, HighIdfFirst, Spa
 from opensearch_neural.errors import ClusterError, InputError, ModelError, ZeroVector
 from opensearch_neural.index.mapping import to_bytes
 from opensearch_neural.index.models import IndexPart
-from opensearch_neural.look_up_table import spread
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, multi_vector
+from opensearch_neural.queries.look_up_table import spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class Dense(Engine):
         return ("dense",)
 
     def body(self, text: str, page: Page) -> Body:
-        vector, stored = dense_vector(self.opened.models, text), self.opened.models.dense_record
+        vector, stored = dense_vector(self.opened.models, text), self.opened.models.dense_meta
         return multi_vector.nearest(vector, **page) if stored.vectors > 1 else queries.knn(vector, **page)
 
 
@@ -102,15 +102,15 @@ class Faiss(Engine):
         return QuantizedRetriever(ids, codes, model.quantizer, model.encode_queries, name="faiss")
 
     def body(self, text: str, page: Page) -> Body:
-        wanted = page.get("from_", 0) + page.get("size", 10)
-        if wanted > self.most_hits:
+        hits = page.get("from_", 0) + page.get("size", 10)
+        if hits > self.most_hits:
             raise InputError(
-                f"the engine faiss fetches at most {self.most_hits:,} hits by their ids, not {wanted:,}",
+                f"the engine faiss fetches at most {self.most_hits:,} hits by their ids, not {hits:,}",
                 "ask for a less deep page, or use jpq-hnsw",
             )
         # More than the page shows: a document may have been deleted since the codes were read, may not pass the filter, or
         # may be another passage of a document that is already listed.
-        spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
+        spare = queries.MOST_LISTED if page.get("filter") else hits * queries.COLLAPSED_PASSAGES
         # Count all hits, so that `missing` sees how many are gone.
         page.setdefault("track_total_hits", True)
         run = self.load_retriever().retrieve({"": text}, min(spare, queries.MOST_LISTED))
@@ -175,7 +175,7 @@ class CascadeEngine(Sparse):
             table = models.quantized.quantizer.table(vector)
             weight /= spread(table) or 1.0
             return queries.quantized_rescore(first, table, window=window, weight=weight, first_weight=1.0)
-        vector, stored = as_stored(models, vector), models.dense_record
+        vector, stored = as_stored(models, vector), models.dense_meta
         # The standard deviation of cosines to vectors of random directions. `knn_score` halves the cosines of floats.
         deviation = 1 / sqrt(stored.dimension) * (1.0 if stored.type == "byte" else 0.5)
         return queries.dense_rescore(
@@ -226,7 +226,7 @@ def dense_vector(models: IndexModels, text: str) -> NDArray[Any]:
 
 def as_stored(models: IndexModels, vector: NDArray[Any]) -> NDArray[Any]:
     """A query's vector as the index's `dense` field compares it."""
-    stored = models.dense_record
+    stored = models.dense_meta
     if stored.type != "byte":
         return vector
     if stored.reconstructed and (largest := float(abs(vector).max())) > 0:

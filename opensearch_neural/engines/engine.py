@@ -115,8 +115,8 @@ class OpenedIndex:
 
         Raises ClusterError.
         """
-        kept = self.meta.extra.get(SHARD_DOCUMENTS)
-        return self.once(SHARD_DOCUMENTS, self._counted) if kept is None else int(kept)
+        stored = self.meta.extra.get(SHARD_DOCUMENTS)
+        return self.once(SHARD_DOCUMENTS, self._counted) if stored is None else int(stored)
 
     def _counted(self) -> int:
         with translate_errors():

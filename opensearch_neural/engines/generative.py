@@ -83,11 +83,11 @@ class Tome(Engine):
         return queries.listed(written, field="url", **page)
 
     def counted(self, body: Body) -> Body:
-        asked = queries.listed_count(body)
-        if not (asked and self.load_retriever().urls.numbered and self.opened.meta.passages):
+        urls = queries.listed_count(body)
+        if not (urls and self.load_retriever().urls.numbered and self.opened.meta.passages):
             return body
         # The cluster counts passages as hits, and URLs belong to documents.
-        return {**body, "aggs": {STORED: {"terms": {"field": "parent", "size": asked}}}}
+        return {**body, "aggs": {STORED: {"terms": {"field": "parent", "size": urls}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         retriever, from_ = self.load_retriever(), body.get("from", 0)
@@ -120,9 +120,9 @@ class TomeRrf(Tome):
 
     def counted(self, body: Body) -> Body:
         # The hits also contain those of the other engine, so they do not show which URLs the index holds.
-        if not (asked := queries.listed_urls(body)):
+        if not (urls := queries.listed_urls(body)):
             return body
-        return {**body, "aggs": {STORED: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}
+        return {**body, "aggs": {STORED: {"terms": {"field": "url", "include": urls, "size": len(urls)}}}}
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         if STORED not in answer.get("aggregations", {}):
@@ -135,15 +135,15 @@ class TomeRrf(Tome):
 def _unfound(body: Body, answer: Mapping[str, Any], unfound: list[str], index: str) -> Missing:
     if queries.partial_answer(answer):
         return Missing()  # the missing shards may hold them
-    asked, facts = queries.listed_urls(body), {"unfound_urls": unfound}
+    urls, facts = queries.listed_urls(body), {"unfound_urls": unfound}
     if not unfound:
         return Missing(facts=facts)
-    told = (
+    warning = (
         f"{len(unfound)} of the URLs that were written are in no document of {index!r} any more: {unfound[0]}"
-        if len(unfound) < len(asked)
+        if len(unfound) < len(urls)
         else f"no document of {index!r} has one of the {len(unfound)} URLs that were written: {unfound[0]}"
     )
-    return Missing((told + ", …" * (len(unfound) > 1),), facts)
+    return Missing((warning + ", …" * (len(unfound) > 1),), facts)
 
 
 ENGINES: tuple[type[Engine], ...] = (Tome, TomeRrf)

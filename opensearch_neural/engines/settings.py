@@ -236,8 +236,8 @@ def pruned_window(rule: str, documents: int) -> int:
     window. Rules that were not measured have the widest. Raises InputError for an invalid rule.
     """
     pruning = Pruning.parse(rule)
-    kept = pruning.value if pruning.type == "alpha_mass" else 0.0
-    least = max((share for share in PRUNED_WINDOWS if share <= kept), default=0.0)
+    mass = pruning.value if pruning.type == "alpha_mass" else 0.0
+    least = max((share for share in PRUNED_WINDOWS if share <= mass), default=0.0)
     grown = math.log10(MEASURED_SHARD / FITTED)
     return max(
         fitting_window(documents, math.log10(larger / window) / grown, window)

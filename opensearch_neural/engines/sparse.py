@@ -23,12 +23,12 @@ from opensearch_neural.engines.engine import (
 )
 from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, Setting
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.idf import UNLISTED, counted_documents, documents_with
 from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS, searched_word_by_word
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.index.sparse_scale import GROWN, SCALE, measure_sparse_scale
+from opensearch_neural.models.sparse.idf import UNLISTED, counted_documents, documents_with
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
@@ -174,10 +174,14 @@ class Windowed(Sparse):
         Call it after the answer arrived, so that the weights cover every document in the answer.
         """
         id, loaded = self.opened.meta.extra.get(LARGEST), self.opened.loaded
-        kept = loaded[LARGEST] = read_largest(client, id, loaded.get(LARGEST))
+        stored = loaded[LARGEST] = read_largest(client, id, loaded.get(LARGEST))
         # An alias may point to another index by now.
-        if kept is not None and (hits := answer["hits"]["hits"]) and all(hit["_index"] == kept.index for hit in hits):
-            return kept.weights
+        if (
+            stored is not None
+            and (hits := answer["hits"]["hits"])
+            and all(hit["_index"] == stored.index for hit in hits)
+        ):
+            return stored.weights
         if self.opened.has_pruned_postings():  # a request would read the rows of all documents
             return dict.fromkeys(queries.heaviest(body), math.inf)
         tops = {token: top for token, top in queries.heaviest(body).items() if token not in remembered}
@@ -229,8 +233,8 @@ class Bm25Sparse(Windowed):
     def load_word_shards(self) -> int:
         """The primary shards of an index whose queries are `searched_word_by_word`; 0 if they are not, or if that is
         unknown. Asks the cluster once."""
-        kept = self.opened.meta.extra.get(WORD_SHARDS)
-        return self.opened.once(WORD_SHARDS, self._asked_word_shards) if kept is None else int(kept)
+        stored = self.opened.meta.extra.get(WORD_SHARDS)
+        return self.opened.once(WORD_SHARDS, self._asked_word_shards) if stored is None else int(stored)
 
     def _asked_word_shards(self) -> int:
         if self.opened.connect is None:
@@ -359,8 +363,8 @@ class HighIdfFirst(Windowed):
         return (f"{alike} (`osn model idf` makes a model with the table of a corpus)",)
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
-        told = super().missing(body, answer, filtered=filtered)
-        return replace(told, warnings=(*told.warnings, *self.warnings()))
+        missing = super().missing(body, answer, filtered=filtered)
+        return replace(missing, warnings=(*missing.warnings, *self.warnings()))
 
     def _spread(self) -> bool:
         """Whether query tokens differ in weight."""

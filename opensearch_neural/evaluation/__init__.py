@@ -11,5 +11,6 @@ run_files.py          TREC run files
 results.py            result files: rows, goals, and how they were made
 result_rows.py        measured values as rows of a result file
 tables.py             rows as Markdown tables
+model_card.py         rows as the table of a model's card
 provenance.py         the command, code and machine behind a result, without secrets
 """

@@ -200,9 +200,9 @@ def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qr
 
     own = set()
     candidates = [query for query in queries if qrels.get(query, {}).get(query, 0) <= 0]
-    for query, held in _documents(client, index, candidates, source=["title", "text", "passage"]):
-        title, text = (text_of(held.get(part), " ") or "" for part in ("title", "text"))
-        if "passage" in held and " ".join(text.split()) in " ".join(queries[query].split()):
+    for query, document in _documents(client, index, candidates, source=["title", "text", "passage"]):
+        title, text = (text_of(document.get(part), " ") or "" for part in ("title", "text"))
+        if "passage" in document and " ".join(text.split()) in " ".join(queries[query].split()):
             text = _text_of_passages(client, index, query)
         if any(same(part, queries[query]) for part in (text, title, f"{title} {text}")):
             own.add(query)
@@ -211,8 +211,8 @@ def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qr
 
 def titles(client: OpenSearch, index: str, ids: Sequence[str]) -> dict[str, str]:
     """{id: title} of the documents that have one."""
-    held = _documents(client, index, ids, source=["title"])
-    return {id: title for id, source in held if (title := text_of(source.get("title"), BETWEEN["title"]))}
+    documents = _documents(client, index, ids, source=["title"])
+    return {id: title for id, source in documents if (title := text_of(source.get("title"), BETWEEN["title"]))}
 
 
 def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[tuple[str, dict[str, Any]]]:

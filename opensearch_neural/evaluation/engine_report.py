@@ -12,6 +12,7 @@ from opensearch_neural.evaluation.engine_comparison import UNJUDGED, EngineResul
 from opensearch_neural.evaluation.measures import label
 from opensearch_neural.evaluation.results import Key, Row, RowKind, Summary
 from opensearch_neural.evaluation.run_files import write_run
+from opensearch_neural.evaluation.significance import FEW
 from opensearch_neural.evaluation.tables import cell, result_table, table
 from opensearch_neural.files import write_text
 
@@ -58,6 +59,8 @@ def print_tables(summary: Summary, results: Sequence[EngineResult], baseline: st
     if baseline is not None and others:
         print_differences(whole, others, measures, baseline)
     print_segments([row for row in summary.rows if row.set != data], measures, baseline)
+    if told := few_queries(summary.rows):
+        print(f"\n{told}")
     for result in results:
         if result.measured.unanswered:
             print(f"\n{result.engine} found nothing for {result.measured.unanswered:,} queries; each counts as 0")
@@ -100,9 +103,22 @@ def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str |
         holm = f", p corrected for {len(compared)} comparisons (Holm)" if len(compared) > 1 else ""
         print(f"\nsegments [95% interval]{holm}\n")
         queries = {row.set: row.n for row in rows}
-        named = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
+        titled = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
         against = [f"{measures[0]} - {baseline}", *dict.fromkeys(row.column for row in compared)] if baseline else []
-        print(result_table(named, [*measures, UNJUDGED, *against], intervals=True, sets=True))
+        print(result_table(titled, [*measures, UNJUDGED, *against], intervals=True, sets=True))
+
+
+def few_queries(rows: Sequence[Row]) -> str:
+    """Which intervals are too narrow because of few queries; empty if none is."""
+    whole = rows[0].set
+    few = {row.set: row.n for row in rows if row.kind == "difference" and row.low is not None and row.n < FEW}
+    if not few:
+        return ""
+    names = ["all"] if whole in few else [name.removeprefix(f"{whole}: ") for name in few]
+    return (
+        f"intervals from fewer than {FEW} queries ({', '.join(names)}) are too narrow: those of 10 queries cover 89% "
+        "instead of 95%, those of 5 queries 83%; go by p"
+    )
 
 
 def difference(row: Row, p: Row) -> str:

@@ -22,11 +22,11 @@ def overlap(hits: Mapping[str, float], exact: Mapping[str, float]) -> float:
     Documents that tie with the last of `exact` count too, since chance decides which of them is shown.
     """
     best = rank(exact)
-    wanted = min(PAGE, len(best))
-    last = best[wanted - 1][1]
+    size = min(PAGE, len(best))
+    last = best[size - 1][1]
     tied = {document for document, score in best if score >= last - 1e-6 * abs(last)}
     returned = {document for document, _ in rank(hits)[:PAGE]}
-    return min(1.0, len(returned & tied) / wanted)
+    return min(1.0, len(returned & tied) / size)
 
 
 def score_kept(scores: Mapping[str, float], exact: Mapping[str, float]) -> float:

@@ -150,8 +150,8 @@ class Row:
         if self.kind == "ratio":
             return f"{self.measure} / {self.against}"
         difference = f"{self.measure} - {self.against}"
-        named = {"p-value": "p({})", "holm": "Holm's p({})", "detectable": "detectable {}"}
-        return named.get(self.kind, "{}").format(difference)
+        formats = {"p-value": "p({})", "holm": "Holm's p({})", "detectable": "detectable {}"}
+        return formats.get(self.kind, "{}").format(difference)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Row:
@@ -190,8 +190,8 @@ class Goal:
         """The goal's words with its target: "P99, at most" and 1.25 are "P99, at most 1.25". A target whose numbers the
         words have already is not repeated."""
         target = self.target if isinstance(self.target, str) else f"{self.target:g}"
-        words, found = re.subn(r"\bat (?:least|most)(?=,|$)", rf"\g<0> {target}", self.goal)
-        if found or _numbers(target) <= {0.0, *_numbers(words)}:
+        words, count = re.subn(r"\bat (?:least|most)(?=,|$)", rf"\g<0> {target}", self.goal)
+        if count or _numbers(target) <= {0.0, *_numbers(words)}:
             return words
         return f"{words} (goal: {target})"
 

@@ -131,14 +131,14 @@ async def read_encoder_async(client: AsyncOpenSearch, hash: str) -> bytes | None
     return _joined(header, parts)
 
 
-def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, index: str) -> Encoder:
+def encoder_of(kind: type[Encoder], sparse_meta: SparseMeta, stored: bytes | None, index: str) -> Encoder:
     """The query encoder of the model that wrote an index. stored: its bytes on the cluster; None: from this machine.
 
     Raises ModelError if the model is neither there nor on this machine, or is another one.
     """
     if stored is None:
         try:
-            folder = registry.find(wrote.hash, wrote.name, "sparse", files=QUERY_FILES)
+            folder = registry.find(sparse_meta.hash, sparse_meta.name, "sparse", files=QUERY_FILES)
         except registry.NotOnThisMachine as error:
             raise ModelError(
                 f"{error.message}, and its query encoder was not found in the cluster's hidden index {INDEX!r}",
@@ -147,8 +147,10 @@ def encoder_of(kind: type[Encoder], wrote: SparseMeta, stored: bytes | None, ind
             ) from None
         encoder = kind.load(folder)
     else:
-        encoder = kind.from_bytes(stored, name=wrote.name)
-    check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), TO_SEARCH)
+        encoder = kind.from_bytes(stored, name=sparse_meta.name)
+    check_same_model(
+        index, "sparse", (sparse_meta.name, sparse_meta.query_hash), (sparse_meta.name, encoder.hash), TO_SEARCH
+    )
     return encoder
 
 
@@ -230,16 +232,16 @@ def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> 
     from opensearchpy.exceptions import ConflictError
 
     for _ in range(CONFLICTS):
-        kept = read_largest(client, id)
-        if kept is None:
+        stored = read_largest(client, id)
+        if stored is None:
             return
-        larger = {token: weight for token, weight in weights.items() if weight > kept.weights.get(token, 0.0)}
+        larger = {token: weight for token, weight in weights.items() if weight > stored.weights.get(token, 0.0)}
         if not larger:
             return
-        condition = dict(zip(("if_seq_no", "if_primary_term"), kept.version, strict=True))
+        condition = dict(zip(("if_seq_no", "if_primary_term"), stored.version, strict=True))
         try:
             client.index(
-                index=INDEX, id=id, body=_largest_document(kept.index, {**kept.weights, **larger}), params=condition
+                index=INDEX, id=id, body=_largest_document(stored.index, {**stored.weights, **larger}), params=condition
             )
             return
         except ConflictError:
@@ -269,15 +271,15 @@ def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[s
     return largest
 
 
-def forget(client: OpenSearch, index: str, record: IndexMeta) -> None:
+def forget(client: OpenSearch, index: str, meta: IndexMeta) -> None:
     """Delete what is stored for a deleted index. A query encoder stays while another index uses it."""
     from opensearchpy.exceptions import AuthorizationException
 
     try:
-        if id := record.extra.get(LARGEST):
+        if id := meta.extra.get(LARGEST):
             forget_largest(client, id)
-        if record.sparse is not None and record.sparse.query_hash:
-            _leave_encoder(client, index, record.sparse.query_hash)
+        if meta.sparse is not None and meta.sparse.query_hash:
+            _leave_encoder(client, index, meta.sparse.query_hash)
     except (AuthorizationException, ModelError) as error:
         log.debug("cannot delete from %r what it stores for a deleted index: %s", INDEX, error)
 

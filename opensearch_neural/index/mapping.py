@@ -13,26 +13,26 @@ One index holds everything about a document, so that one request can combine it:
     parent        if documents are split into passages: the document's id (keyword)
     passage       likewise: the passage's number, and its place in the document's text
 
-and the caller's own fields, mapped as `--mapping` says, or (plain ones, from another index) as they were there, or when
-first seen: strings as keywords, so that they can be filtered and counted; ISO dates as dates; every number as a double,
-because the first price may be 10 and the next 10.99.
-Objects get the type flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
+The caller's own fields are mapped as `--mapping` says; plain fields of an index that is the corpus, as they are mapped
+there. All others are mapped when first seen: strings as keywords, so that they can be filtered and counted; ISO dates as
+dates; every number as a double, because the first price may be 10 and the next 10.99. Whole numbers that a double does not
+tell apart, such as ids of 64 bits, are longs if they occur in the first records of a new index. Objects get the type
+flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural import forward_index
 from opensearch_neural.corpus.documents import RESERVED_FIELDS
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import read_json
 from opensearch_neural.index.record import DenseMeta, IndexMeta
-from opensearch_neural.multi_vector import several_vectors
-from opensearch_neural.queries import DOT_ALIAS
+from opensearch_neural.queries import DOT_ALIAS, forward_index
+from opensearch_neural.queries.multi_vector import several_vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,6 +85,8 @@ PLAIN_MAPPINGS: dict[str, dict[str, Any]] = {
     },
 }
 """{type of a field in an index that exists: mapping of the field in one that `osn` makes of it}"""
+EXACT = 2**53
+"""The whole numbers up to this one, and down to its negative, are different doubles."""
 FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})
 FLAT_OBJECT_RELEASE = (2, 18)
 """The first release in which flat_object neither refuses nor misreads nulls and lists within lists."""
@@ -99,6 +101,7 @@ def index_body(
     settings: dict | None = None,
     fields: Mapping[str, Any] | None = None,
     flat_objects: bool = False,
+    longs: Sequence[str] = (),
     search_analyzer: str | None = None,
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
@@ -109,6 +112,7 @@ def index_body(
     `fields`: mappings of the caller's own fields, {name: {"type": …}}; of title, text and url their subfields,
         {name: {"fields": …}}.
     `flat_objects`: map the caller's objects as flat_object; possible from FLAT_OBJECT_RELEASE on.
+    `longs`: fields whose whole numbers are longs, unless an index template maps these fields.
     `search_analyzer`: the analyzer of queries in title, text and contents; None: the one that documents have.
     """
     fields = fields or {}
@@ -134,17 +138,20 @@ def index_body(
         properties["parent"] = {"type": "keyword"}
         # When a document becomes shorter, its last passages are found by their number and deleted.
         properties["passage"] = {"properties": {"number": {"type": "integer"}, "start": place, "end": place}}
-    asked = {"number_of_shards": shards, "number_of_replicas": replicas}
-    index_settings: dict[str, Any] = {name: number for name, number in asked.items() if number is not None}
+    counts = {"number_of_shards": shards, "number_of_replicas": replicas}
+    index_settings: dict[str, Any] = {name: number for name, number in counts.items() if number is not None}
     if meta.dense is not None:
         index_settings["knn"] = True
+    exact = [
+        {f"long_{name}": {"path_match": name, "match_mapping_type": "long", "mapping": {"type": "long"}}}
+        for name in longs
+    ]
     dynamic = (*DYNAMIC_MAPPINGS, *([FLAT_OBJECTS] if flat_objects else []))
     mappings: dict[str, Any] = {
         "_meta": {"osn": meta.to_dict()},
         "dynamic_date_formats": list(DATE_FORMATS),
-        "dynamic_templates": [
-            {name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in dynamic
-        ],
+        "dynamic_templates": exact
+        + [{name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in dynamic],
         "properties": {**fields, **{name: {**fields.get(name, {}), **own} for name, own in properties.items()}},
     }
     if not store_vectors:
@@ -152,20 +159,20 @@ def index_body(
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 
-def search_analyzer_of(mappings: Mapping[str, Any], record: IndexMeta) -> str:
+def search_analyzer_of(mappings: Mapping[str, Any], meta: IndexMeta) -> str:
     """The analyzer of queries in the BM25 fields of an index with these mappings and this record."""
     contents = mappings.get("properties", {}).get("contents", {})
-    return str(contents.get("search_analyzer", record.analyzer))
+    return str(contents.get("search_analyzer", meta.analyzer))
 
 
-def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], record: IndexMeta) -> bool:
+def searched_word_by_word(mappings: Mapping[str, Any], settings: Mapping[str, Any], meta: IndexMeta) -> bool:
     """Whether queries of the BM25 fields have an analyzer of WORD_BY_WORD. False if the index defines any analysis of its
     own, which could replace a built-in analyzer.
 
     settings: of the index, flat: {"index.number_of_shards": "1", …}
     """
     own = any(name.startswith("index.analysis.") for name in settings)
-    return not own and search_analyzer_of(mappings, record) in WORD_BY_WORD
+    return not own and search_analyzer_of(mappings, meta) in WORD_BY_WORD
 
 
 def knn_vector(dense: DenseMeta) -> dict[str, Any]:
@@ -242,7 +249,7 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
         (content,) = content.values()
     for name in ("mappings", "properties"):
         inner = content.get(name) if isinstance(content, dict) else None
-        # A text as type makes it the mapping of a field with that name; a field named "type" has a mapping of its own.
+        # With a text as its type, this is itself the mapping of a field; an object there maps a field called "type".
         if isinstance(inner, dict) and not isinstance(inner.get("type"), str):
             content = inner
     if not isinstance(content, dict) or not all(isinstance(mapping, dict) for mapping in content.values()):

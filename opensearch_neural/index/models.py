@@ -37,7 +37,7 @@ class IndexModels:
     """The models of an index.
 
     record: the record of the index; None for a new index, which takes any model
-    sparse, dense, quantized: directories or hub ids; None: the models of the record
+    sparse, dense, quantized: directories or hub ids; None: the models that wrote the index
     backend: runs the dense network; "onnx" and "onnx-int8" need an exported model directory, but no torch
     device: torch's device; None takes a GPU if there is one
     dtype: precision of the sparse model's network
@@ -54,7 +54,7 @@ class IndexModels:
     def __init__(
         self,
         index: str,
-        record: IndexMeta | None,
+        meta: IndexMeta | None,
         *,
         sparse: str | None = None,
         dense: str | None = None,
@@ -69,7 +69,7 @@ class IndexModels:
         trust_remote_code: bool = False,
     ) -> None:
         self.index = index
-        self.record = record
+        self.meta = meta
         self.named: dict[ModelKind, str | None] = {"sparse": sparse, "dense": dense, "quantized": quantized}
         self.backend: Backend = backend
         self.device = device
@@ -80,27 +80,29 @@ class IndexModels:
         self.stored = stored
         self.trust_remote_code = trust_remote_code
         for kind, name in self.named.items():
-            if record is not None and name is not None and getattr(record, kind) is None:
+            if meta is not None and name is not None and getattr(meta, kind) is None:
                 raise self._holds_none(kind)
 
     @cached_property
     def query_encoder(self) -> TableEncoder:
         """The tokenizer and the IDF table of the sparse model, from its files or else from the cluster."""
-        if self.record is not None:
-            check_counted(self.index, self.record)
-        wrote = self.record.sparse if self.record else None
-        if wrote and self.named["sparse"] is None:
-            return _linked_query_encoder(wrote) or encoder_of(TableEncoder, wrote, self.stored_encoder(), self.index)
+        if self.meta is not None:
+            check_counted(self.index, self.meta)
+        sparse_meta = self.meta.sparse if self.meta else None
+        if sparse_meta and self.named["sparse"] is None:
+            return _linked_query_encoder(sparse_meta) or encoder_of(
+                TableEncoder, sparse_meta, self.stored_encoder(), self.index
+            )
         encoder = TableEncoder.load(self._place("sparse"))
         self._check("sparse", encoder.hash, of_queries=True)
         return encoder
 
     def stored_encoder(self) -> bytes | None:
         """The query encoder that the cluster stores; None if it stores none, or if this machine has the model's files."""
-        wrote = self.record.sparse if self.record else None
-        if self.stored is not None or self.client is None or wrote is None or self.named["sparse"] is not None:
+        sparse_meta = self.meta.sparse if self.meta else None
+        if self.stored is not None or self.client is None or sparse_meta is None or self.named["sparse"] is not None:
             return self.stored
-        return None if _linked_query_encoder(wrote) else read_encoder(self.client, wrote.query_hash)
+        return None if _linked_query_encoder(sparse_meta) else read_encoder(self.client, sparse_meta.query_hash)
 
     @cached_property
     def sparse(self) -> SparseDocumentEncoder:
@@ -111,13 +113,13 @@ class IndexModels:
             self._place("sparse"), device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
         )
         self._check("sparse", encoder.info.hash)
-        wrote = self.record.sparse if self.record else None
-        return encoder if wrote is None or self.named["sparse"] else called(encoder, wrote.name)
+        sparse_meta = self.meta.sparse if self.meta else None
+        return encoder if sparse_meta is None or self.named["sparse"] else called(encoder, sparse_meta.name)
 
     @cached_property
     def dense(self) -> DenseEncoder:
         """The dense model. If vectors are reconstructed from codes, the dense encoder of the quantized model."""
-        if self.record is not None and self.record.reconstructed:
+        if self.meta is not None and self.meta.reconstructed:
             if (named := self.named["dense"]) is not None:
                 self._check("dense", directory.hash_files(directory.locate(named)))
             return self.quantized.dense
@@ -132,7 +134,7 @@ class IndexModels:
     @property
     def reconstructed(self) -> DenseEncoder:
         """The query encoder of vectors that are reconstructed from codes."""
-        if self.record is None or self.record.reconstructed is None:
+        if self.meta is None or self.meta.reconstructed is None:
             raise ModelError(
                 f"the index {self.index!r} holds no reconstructed vectors", "ingest with --pq MODEL --dense-from-codes"
             )
@@ -154,31 +156,31 @@ class IndexModels:
         return models
 
     @property
-    def dense_record(self) -> DenseMeta:
+    def dense_meta(self) -> DenseMeta:
         """How the index stores its dense vectors."""
-        if self.record is None or self.record.dense is None:
+        if self.meta is None or self.meta.dense is None:
             raise self._holds_none("dense")
-        return self.record.dense
+        return self.meta.dense
 
     def _place(self, kind: ModelKind) -> str | Path:
-        wrote = getattr(self.record, kind) if self.record is not None else None
-        if self.record is not None and wrote is None:
+        model = getattr(self.meta, kind) if self.meta is not None else None
+        if self.meta is not None and model is None:
             raise self._holds_none(kind)
-        if self.record is not None and kind == "sparse":
-            check_counted(self.index, self.record)
+        if self.meta is not None and kind == "sparse":
+            check_counted(self.index, self.meta)
         if (named := self.named[kind]) is not None:
             return named
-        if wrote is None:
+        if model is None:
             raise ModelError(f"no {kind} model is named", f"give {MODEL_OPTIONS[kind]} MODEL")
-        return registry.find(wrote.hash, wrote.name, kind)
+        return registry.find(model.hash, model.name, kind)
 
     def _check(self, kind: ModelKind, hash: str, *, of_queries: bool = False) -> None:
-        if self.record is None:
+        if self.meta is None:
             return
-        wrote = getattr(self.record, kind)
-        written_by = wrote.query_hash if of_queries else wrote.hash
-        name = self.named[kind] or wrote.name
-        check_same_model(self.index, kind, (wrote.name, written_by), (name, hash), self.remedy)
+        model = getattr(self.meta, kind)
+        written_by = model.query_hash if of_queries else model.hash
+        name = self.named[kind] or model.name
+        check_same_model(self.index, kind, (model.name, written_by), (name, hash), self.remedy)
 
     def _holds_none(self, kind: ModelKind) -> ModelError:
         return ModelError(
@@ -186,16 +188,16 @@ class IndexModels:
         )
 
 
-def _linked_query_encoder(wrote: SparseMeta) -> TableEncoder | None:
+def _linked_query_encoder(sparse_meta: SparseMeta) -> TableEncoder | None:
     """The query encoder in the folder that the index was written from; None if the model there is gone or has changed."""
-    folder = registry.linked(wrote.hash)
+    folder = registry.linked(sparse_meta.hash)
     if folder is None:
         return None
     try:
         encoder = TableEncoder.load(folder)
     except ModelError:
         return None
-    return encoder if encoder.hash == wrote.query_hash else None
+    return encoder if encoder.hash == sparse_meta.query_hash else None
 
 
 def called(encoder: SparseDocumentEncoder, name: str) -> SparseDocumentEncoder:

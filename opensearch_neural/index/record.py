@@ -1,20 +1,21 @@
 """The index's record: `_meta.osn` in its mapping, which names the models and settings that wrote it.
 
-    record = existing_record(client, "docs")        # IndexMeta
-    write_record(client, "docs", record.with_extra(cascade={"window": 100}))
+    meta = existing_record(client, "docs")        # IndexMeta
+    write_record(client, "docs", meta.with_extra(cascade={"window": 100}))
 
 Writing or searching with another model is refused, with a message that names both models.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
-from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.multi_vector import FIELD
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.queries.multi_vector import FIELD
 
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
@@ -96,7 +97,7 @@ class PassageMeta:
 
 @dataclass(frozen=True)
 class IndexMeta:
-    """The record of an index: the content of `_meta.osn` in its mapping."""
+    """The record of an index: the content of `_meta.osn` in its mapping. Variables that hold one are called `meta`."""
 
     sparse: SparseMeta | None = None
     """None: the index has no sparse vectors."""
@@ -146,8 +147,8 @@ class IndexMeta:
     def names(self) -> dict[str, str]:
         """{part of a document ("id", "title", "text", "url"): the name that it has in documents}, for the parts whose name
         was given (`--text-field`) when the index was created."""
-        kept = self.extra.get(NAMES, {})
-        return {part: kept[part] for part in _INSIDE[NAMES] if kept.get(part) is not None}
+        names = self.extra.get(NAMES, {})
+        return {part: names[part] for part in _INSIDE[NAMES] if names.get(part) is not None}
 
     @property
     def counting(self) -> bool:
@@ -266,31 +267,41 @@ def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     """The record of an index, or of the index behind an alias; None if there is no such index.
 
     Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow. Raises ModelError if
-    `osn` did not write the index.
+    `osn` did not write the index, InputError for an asynchronous client.
     """
     from opensearchpy.exceptions import NotFoundError
 
-    _refuse_pattern(index)
+    refuse_pattern(index)
     try:
-        mappings = client.indices.get_mapping(index=index)
+        mappings: Any = client.indices.get_mapping(index=index)
     except NotFoundError:
         return None
+    if inspect.iscoroutine(mappings):
+        mappings.close()
+        raise InputError(
+            "this reads from the cluster at once, and the client is an asynchronous one",
+            "give it a client of `connect()`, or OpenSearch(…); an asynchronous client can send what it makes",
+        )
     return _only_record(mappings, index)
 
 
 async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMeta:
-    """As `existing_record`."""
+    """As `existing_record`. Raises InputError for a client that is not asynchronous."""
     from opensearchpy.exceptions import NotFoundError
 
-    _refuse_pattern(index)
+    refuse_pattern(index)
     try:
-        mappings = await client.indices.get_mapping(index=index)
+        asked: Any = client.indices.get_mapping(index=index)
+        if not inspect.isawaitable(asked):
+            raise InputError("the client is not an asynchronous one", "give it a client of `await connect_async()`")
+        mappings = await asked
     except NotFoundError:
         raise _no_index(index) from None
     return _only_record(mappings, index)
 
 
-def _refuse_pattern(index: str) -> None:
+def refuse_pattern(index: str) -> None:
+    """Raise ClusterError for what may name several indexes, and for an empty name."""
     if not index:  # to OpenSearch: all indexes
         raise ClusterError("the name of the index is empty", "name one index, or an alias")
     if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
@@ -315,18 +326,18 @@ def _no_index(index: str) -> ClusterError:
 
 def existing_record(client: OpenSearch, index: str) -> IndexMeta:
     """`read_record` for an index that must exist. Raises ClusterError if it does not, and as `read_record` does."""
-    record = read_record(client, index)
-    if record is None:
+    meta = read_record(client, index)
+    if meta is None:
         raise _no_index(index)
-    return record
+    return meta
 
 
-def write_record(client: OpenSearch, index: str, record: IndexMeta) -> None:
+def write_record(client: OpenSearch, index: str, meta: IndexMeta) -> None:
     """Replace the record of an index, or of the index behind an alias. What others keep in `_meta` stays."""
     # OpenSearch replaces `_meta` as a whole.
     (mapping,) = client.indices.get_mapping(index=index).values()
-    meta = {**mapping["mappings"].get("_meta", {}), "osn": record.to_dict()}
-    client.indices.put_mapping(index=index, body={"_meta": meta})
+    whole = {**mapping["mappings"].get("_meta", {}), "osn": meta.to_dict()}
+    client.indices.put_mapping(index=index, body={"_meta": whole})
 
 
 TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
@@ -346,33 +357,33 @@ def check_same_model(index: str, kind: str, wrote: tuple[str, str], this: tuple[
         )
 
 
-def check_counted(index: str, record: IndexMeta) -> None:
+def check_counted(index: str, meta: IndexMeta) -> None:
     """Raise ModelError while the IDF table of an index is incomplete: until then query tokens have no weights."""
-    if record.counting:
+    if meta.counting:
         raise ModelError(
-            f"the index {index!r} has no IDF table yet: {record.unfinished} is being written, or that was interrupted",
+            f"the index {index!r} has no IDF table yet: {meta.unfinished} is being written, or that was interrupted",
             "run the same `osn ingest` again if it was interrupted; until it is complete only BM25 searches "
             "(--engine bm25)",
         )
 
 
-def documents_of(record: IndexMeta) -> str:
+def documents_of(meta: IndexMeta) -> str:
     """What an index holds, in words: whole documents, or passages of some length."""
-    passages = record.passages
+    passages = meta.passages
     return "whole documents" if passages is None else f"passages of {passages.tokens}:{passages.stride} tokens"
 
 
-def another_index(wrote: IndexMeta) -> str:
+def another_index(meta: IndexMeta) -> str:
     """The options that write another index. An ingest under an alias continues a build that has not served yet."""
-    build = wrote.extra.get("build")
+    build = meta.extra.get("build")
     return "--restart to begin another build" if build and not build.get("swapped") else "another --index"
 
 
-def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
-    """Raise ModelError if documents split and encoded as in `wanted` do not fit the index."""
-    another = another_index(wrote)
+def check_unchanged_models(index: str, meta: IndexMeta, new_meta: IndexMeta) -> None:
+    """Raise ModelError if documents split and encoded as `new_meta` says do not fit the index."""
+    another = another_index(meta)
     for kind in ("sparse", "quantized", "dense"):  # codes before dense, which may be reconstructed from them
-        old, new = getattr(wrote, kind), getattr(wanted, kind)
+        old, new = getattr(meta, kind), getattr(new_meta, kind)
         if (old is None) != (new is None):
             has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")
             raise ModelError(
@@ -382,19 +393,19 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
         if old is not None and new is not None:
             remedy = f"use the same model as before, or {another}"
             check_same_model(index, kind, (old.name, old.hash), (new.name, new.hash), remedy)
-    if wrote.passages != wanted.passages:
+    if meta.passages != new_meta.passages:
         raise ModelError(
-            f"the index {index!r} holds {documents_of(wrote)}, and this ingest brings {documents_of(wanted)}",
+            f"the index {index!r} holds {documents_of(meta)}, and this ingest brings {documents_of(new_meta)}",
             f"encode them with the same --passages, or give {another}",
         )
-    if wrote.prune != wanted.prune:
-        has, brings = (f"pruned by {each.prune}" if each.prune else "whole" for each in (wrote, wanted))
+    if meta.prune != new_meta.prune:
+        has, brings = (f"pruned by {each.prune}" if each.prune else "whole" for each in (meta, new_meta))
         raise ModelError(
             f"the sparse vectors of the index {index!r} are {has}, and this ingest brings {brings} ones",
-            f"{f'give --prune {wrote.prune}' if wrote.prune else 'leave out --prune'}, or give {another}",
+            f"{f'give --prune {meta.prune}' if meta.prune else 'leave out --prune'}, or give {another}",
         )
-    if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
-        if wrote.dense.reconstructed:
+    if meta.dense and new_meta.dense and meta.dense.reconstructed != new_meta.dense.reconstructed:
+        if meta.dense.reconstructed:
             before, now, option = "reconstructed from codes", "encodes texts", "--dense"
         else:
             before, now, option = "encoded from texts", "reconstructs them from codes", "--dense-from-codes"
@@ -402,8 +413,8 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
             f"the dense vectors of the index {index!r} are {before}; this ingest {now}",
             f"leave out {option} to make them as before, or give {another}",
         )
-    if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
+    if meta.dense and new_meta.dense and meta.dense.type != new_meta.dense.type:
         raise ModelError(
-            f"the index {index!r} stores its dense vectors as {wrote.dense.type}, not as {wanted.dense.type}",
-            f"give --dense-type {wrote.dense.type}, or {another}",
+            f"the index {index!r} stores its dense vectors as {meta.dense.type}, not as {new_meta.dense.type}",
+            f"give --dense-type {meta.dense.type}, or {another}",
         )

@@ -29,8 +29,8 @@ def keep_shard_documents(client: OpenSearch, index: str) -> int:
 
     Returns the number. Raises opensearch-py's errors.
     """
-    documents, record = count_shard_documents(client, index), existing_record(client, index)
-    kept = record.extra.get(SHARD_DOCUMENTS)
-    if kept is None or documents > GROWN * kept:
-        write_record(client, index, record.with_extra(**{SHARD_DOCUMENTS: documents}))
+    documents, meta = count_shard_documents(client, index), existing_record(client, index)
+    known = meta.extra.get(SHARD_DOCUMENTS)
+    if known is None or documents > GROWN * known:
+        write_record(client, index, meta.with_extra(**{SHARD_DOCUMENTS: documents}))
     return documents

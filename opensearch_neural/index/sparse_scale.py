@@ -17,8 +17,8 @@ from zlib import crc32
 
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import BETWEEN, text_of
+from opensearch_neural.corpus.sentences import sentences
 from opensearch_neural.index.record import existing_record, write_record
-from opensearch_neural.sentences import sentences
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -52,13 +52,13 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: TableEncoder, dra
     drawn: the sample of `drawn_ids` of all documents, so that a second index of the same corpus gets the same scale. If
         empty, the index draws one.
     """
-    record = existing_record(client, index)
-    if record.sparse is None:
+    meta = existing_record(client, index)
+    if meta.sparse is None:
         return
     documents = int(client.count(index=index)["count"])
-    if SCALE in record.extra and documents <= GROWN * record.extra.get(MEASURED_ON, 0):
+    if SCALE in meta.extra and documents <= GROWN * meta.extra.get(MEASURED_ON, 0):
         return
-    scale = measure_sparse_scale(client, index, encoder, pruned=record.prune_postings is not None, drawn=drawn)
+    scale = measure_sparse_scale(client, index, encoder, pruned=meta.prune_postings is not None, drawn=drawn)
     if scale is not None:
         # Read the record again: another process may have changed it during the measurement.
         measured = {SCALE: round(scale, 4), MEASURED_ON: documents}

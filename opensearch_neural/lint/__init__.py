@@ -17,6 +17,7 @@ The rules (`findings.RULES`), with a file for each family:
     sparse.py            neural_sparse and rank_feature
     boolean.py           bool queries that match everything, or nothing
     text.py              match queries whose text has no term left after analysis
+    one_field.py         queries that name one field, such as match and range
     neighbours.py        knn: k, vectors, filters
     nested_documents.py  fields within nested documents, and outside
     pruned_postings.py   scores of an index whose postings hold only each document's heaviest tokens
@@ -56,6 +57,7 @@ from opensearch_neural.lint import (
     members,
     neighbours,
     nested_documents,
+    one_field,
     pruned_postings,
     quantized,
     rescoring,
@@ -139,6 +141,8 @@ def _visit(request: LintedRequest, clause: Any, path: Path, *, of_hits: bool) ->
     weights.boosts(request, kind, inner, path)
     if kind == "nested" and nested_documents.finds_nothing(request, inner):
         return  # OpenSearch does not check the query inside
+    if kind in one_field.ONE_FIELD:
+        one_field.one_field(request, kind, inner, path)
     if kind in OF_A_QUERY:
         OF_A_QUERY[kind](request, inner, path)
     nested_documents.fields(request, kind, inner, path)

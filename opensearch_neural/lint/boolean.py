@@ -10,11 +10,11 @@ from opensearch_neural.lint.values import as_list, as_object
 
 
 def bool_(request: LintedRequest, inner: Body, path: Path) -> None:
-    held = {name: as_list(inner.get(name)) for name in HOLDERS["bool"]}
-    if not any(held.values()):
+    clauses = {name: as_list(inner.get(name)) for name in HOLDERS["bool"]}
+    if not any(clauses.values()):
         request.report("empty-query", "bends", path, "a bool without clauses matches every document", "match_none")
-    sparse = [query for query in held["should"] if {"neural_sparse", "rank_feature"} & as_object(query).keys()]
-    if sparse and held["filter"] and not held["must"] and "minimum_should_match" not in inner:
+    sparse = [query for query in clauses["should"] if {"neural_sparse", "rank_feature"} & as_object(query).keys()]
+    if sparse and clauses["filter"] and not clauses["must"] and "minimum_should_match" not in inner:
         request.report(
             "optional-tokens",
             "bends",
@@ -22,8 +22,8 @@ def bool_(request: LintedRequest, inner: Body, path: Path) -> None:
             "beside a filter no token has to match: every document that passes the filter is a hit",
             'add "minimum_should_match": 1, or put the tokens into a bool of their own in `must`',
         )
-    if held["filter"] or held["must_not"]:
-        for place, query in enumerate(held["must"]):
+    if clauses["filter"] or clauses["must_not"]:
+        for place, query in enumerate(clauses["must"]):
             if neighbours_only(query):
                 request.report(
                     "knn-filter",

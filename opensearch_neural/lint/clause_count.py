@@ -73,11 +73,11 @@ def children(clause: Clause) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """(path inside the clause, query) for every query that a clause directly contains."""
     for kind, inner in clause.items():
         for name in HOLDERS.get(kind, ()) if isinstance(inner, dict) else ():
-            held = inner.get(name)
-            if isinstance(held, list):
-                yield from (((kind, name, place), query) for place, query in enumerate(held))
-            elif held is not None:
-                yield (kind, name), held
+            below = inner.get(name)
+            if isinstance(below, list):
+                yield from (((kind, name, place), query) for place, query in enumerate(below))
+            elif below is not None:
+                yield (kind, name), below
 
 
 def words_of(text: str, analyzer: str | None) -> tuple[int, int]:
@@ -133,7 +133,9 @@ def _of_holder(clause: Clause, kind: str, analyzer_of: AnalyzerOf) -> Count:
         return total
     # Lucene merges equal clauses when it rewrites the tree, but only after it has built the bool.
     bool_ = clause["bool"]
-    direct = sum(len(held) if isinstance(held, list) else 1 for name in HOLDERS["bool"] if (held := bool_.get(name)))
+    direct = sum(
+        len(clauses) if isinstance(clauses, list) else 1 for name in HOLDERS["bool"] if (clauses := bool_.get(name))
+    )
     # A required clause that matches nothing removes the whole bool.
     required = [query for name in ("must", "filter") for query in as_list(bool_.get(name))]
     low = 0 if any(isinstance(query, dict) and "match_none" in query for query in required) else _distinct(clause)
@@ -153,8 +155,8 @@ def _distinct(clause: Clause) -> int:
     def visit(query: Any) -> None:
         if not isinstance(query, dict):
             return
-        for _, held in children(query):
-            visit(held)
+        for _, below in children(query):
+            visit(below)
         if isinstance(sparse := query.get("neural_sparse"), dict):
             features.update((field, token) for field in sparse for token in _tokens(sparse))
         if isinstance(feature := query.get("rank_feature"), dict):

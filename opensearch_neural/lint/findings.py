@@ -9,7 +9,7 @@ Path = tuple["str | int", ...]
 Outcome = Literal["rejected", "bends", "doubtful"]
 
 RULES: dict[str, str] = {
-    "malformed": "a query is an object with one member, its kind",
+    "malformed": "a query is an object with one member, its kind, and some kinds name exactly one field",
     "member": "the body has only members that OpenSearch knows, with values that it takes",
     "plugin": "the cluster lacks the plugin, or the release, that a query needs",
     "page": "from, size and search_after are within the limits of the index",

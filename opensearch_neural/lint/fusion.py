@@ -107,4 +107,4 @@ def fusion_weights(request: LintedRequest, weights: Any, parts: int | None, path
 def _holds_hybrid(clause: Any) -> bool:
     if not isinstance(clause, dict):
         return False
-    return "hybrid" in clause or any(_holds_hybrid(held) for _, held in children(clause))
+    return "hybrid" in clause or any(_holds_hybrid(below) for _, below in children(clause))

@@ -89,12 +89,12 @@ def hybrid_request(request: LintedRequest) -> None:
 
 def pagination(request: LintedRequest, hybrid: Body) -> None:
     path: Path = ("query", "hybrid", "pagination_depth")
-    asked = hybrid.get("pagination_depth")
+    value = hybrid.get("pagination_depth")
     deep = number_or(request.body.get("from"), 0) > 0
-    if deep and asked is not None:
+    if deep and value is not None:
         message = "if fewer hits than `from` are fused, the answer is an error, not an empty page"
         request.report("hybrid-pagination", "doubtful", ("from",), message, "treat this error as the end of the hits")
-    if asked is None:
+    if value is None:
         if deep:
             message = "`from` needs pagination_depth in hybrid"
             remedy = f'"pagination_depth": {max(100, request.page_end):.0f}'
@@ -103,12 +103,12 @@ def pagination(request: LintedRequest, hybrid: Body) -> None:
     if outcome := request.unless_release(2, 19):
         message = "pagination_depth came with OpenSearch 2.19"
         request.report("hybrid-pagination", outcome, path, message, "queries.hybrid(…, depth=None), without `from`")
-    depth, most = as_number(asked), request.index.max_result_window
+    depth, most = as_number(value), request.index.max_result_window
     if depth is None or not 1 <= depth <= most:
-        message = f"{asked!r} is not a number from 1 to index.max_result_window, {most:,}"
+        message = f"{value!r} is not a number from 1 to index.max_result_window, {most:,}"
         request.report("hybrid-pagination", "rejected", path, message, "fuse some hundreds of hits of each part")
     elif depth < request.page_end:
-        message = f"{asked} hits of each part are fused in each shard, and the page ends at {request.page_end:.0f}"
+        message = f"{value} hits of each part are fused in each shard, and the page ends at {request.page_end:.0f}"
         request.report("hybrid-pagination", "bends", path, message, "give a depth of at least from + size")
 
 

@@ -100,9 +100,11 @@ def members(request: LintedRequest, body: Body) -> None:
         elif name == "timeout" and kind and not is_time(value):
             request.report("member", outcome, path, f"timeout is no time: {value!r}", TIMES)
         elif name == "pit" and "keep_alive" in as_object(value):
-            kept = value["keep_alive"]
-            if not (isinstance(kept, str) and is_time(kept)):
-                request.report("member", outcome, ("pit", "keep_alive"), f"keep_alive is no time: {kept!r}", TIMES)
+            keep_alive = value["keep_alive"]
+            if not (isinstance(keep_alive, str) and is_time(keep_alive)):
+                request.report(
+                    "member", outcome, ("pit", "keep_alive"), f"keep_alive is no time: {keep_alive!r}", TIMES
+                )
 
 
 def kind_of(value: Any) -> str | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural import forward_index
 from opensearch_neural.lint.clause_count import children
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.sparse import feature
 from opensearch_neural.lint.values import as_object, number_or
-from opensearch_neural.queries import REPLACED
+from opensearch_neural.queries import REPLACED, forward_index
 from opensearch_neural.queries.body_parts import reads_rows
 
 RULE = "pruned-postings"

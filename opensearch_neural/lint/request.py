@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural import forward_index, multi_vector
 from opensearch_neural.lint.clause_count import KEYWORD
 from opensearch_neural.lint.findings import RULES, Finding, Outcome, Path, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
+from opensearch_neural.queries import forward_index, multi_vector
 from opensearch_neural.queries.body_parts import Body
 
 if TYPE_CHECKING:
@@ -81,18 +81,18 @@ class LintedRequest:
         return "binary" if name == "pq" else None
 
     def check_field(
-        self, name: str, wanted: str, path: Path, outcome: Outcome = "rejected", *, missing: Outcome | None = None
+        self, name: str, needed: str, path: Path, outcome: Outcome = "rejected", *, missing: Outcome | None = None
     ) -> bool:
         """Whether the field may be of the type that the query needs; reports one that certainly is not.
 
         missing: the verdict on a field that does not exist; None: `outcome`
         """
         type_ = self.type_of(name)
-        if type_ in (None, wanted):
+        if type_ in (None, needed):
             return True
         is_ = f"is of type {type_}" if type_ else "does not exist in this index"
-        message = f"the field {name!r} {is_}, and the query needs {wanted}"
-        remedy = f"name a field of type {wanted}: GET INDEX/_mapping lists them"
+        message = f"the field {name!r} {is_}, and the query needs {needed}"
+        remedy = f"name a field of type {needed}: GET INDEX/_mapping lists them"
         self.report("field", outcome if type_ else missing or outcome, path, message, remedy)
         return False
 
@@ -161,13 +161,13 @@ class LintedRequest:
     @property
     def pipeline(self) -> tuple[bool, Body, Path]:
         """(whether it is known, the pipeline's definition, its path)."""
-        named = self.body.get("search_pipeline", self.index.default_pipeline)
-        if isinstance(named, dict):
-            return True, named, ("search_pipeline",)
-        if named is None or named == "_none":
+        pipeline = self.body.get("search_pipeline", self.index.default_pipeline)
+        if isinstance(pipeline, dict):
+            return True, pipeline, ("search_pipeline",)
+        if pipeline is None or pipeline == "_none":
             return True, {}, ()
-        known = self.index.pipelines.get(str(named))
-        return known is not None, dict(known or {}), ("search_pipeline", str(named))
+        known = self.index.pipelines.get(str(pipeline))
+        return known is not None, dict(known or {}), ("search_pipeline", str(pipeline))
 
     def processors(self, kind: str) -> list[tuple[str, Any, Path]]:
         """(name, configuration, path) of the processors of a kind: request_processors, phase_results_processors."""

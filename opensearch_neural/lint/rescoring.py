@@ -73,23 +73,23 @@ def with_rescoring(request: LintedRequest, path: Path) -> None:
 
 
 def rescore_window(request: LintedRequest, rescore: Body, path: Path) -> None:
-    asked = rescore.get("window_size", 10)
-    window, path = as_number(asked), (*path, "window_size")
+    value = rescore.get("window_size", 10)
+    window, path = as_number(value), (*path, "window_size")
     most = request.index.max_rescore_window
     if window is None or window < 0:
         request.report(
-            "rescore-window", "rejected", path, f"{asked!r} is not a number of hits", "give from + size or more"
+            "rescore-window", "rejected", path, f"{value!r} is not a number of hits", "give from + size or more"
         )
     elif window > most:
         request.report(
             "rescore-window",
             "rejected",
             path,
-            f"{asked} hits a shard are more than index.max_rescore_window, {most:,}",
+            f"{value} hits a shard are more than index.max_rescore_window, {most:,}",
             "rescore fewer, or raise the index's setting",
         )
     elif int(window) < request.page_end and request.size:
-        said = f"the {asked} best hits" if "window_size" in rescore else "by default the 10 best hits"
+        said = f"the {value} best hits" if "window_size" in rescore else "by default the 10 best hits"
         request.report(
             "rescore-window",
             "bends",

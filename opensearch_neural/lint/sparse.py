@@ -95,9 +95,9 @@ def feature(request: LintedRequest, name: str) -> tuple[str, str]:
     if known is not None:
         if as_object(known.get(name)).get("type") == "rank_feature":
             return name, "-"
-        held = [each for each in known if name.startswith(f"{each}.") and known[each].get("type") == "rank_features"]
-        if held:
-            longest = max(held, key=len)
+        fields = [each for each in known if name.startswith(f"{each}.") and known[each].get("type") == "rank_features"]
+        if fields:
+            longest = max(fields, key=len)
             return longest, name[len(longest) + 1 :]
     elif name.startswith("sparse."):
         return "sparse", name.removeprefix("sparse.")

@@ -33,24 +33,16 @@ def load_model(
     import torch
 
     refuse_unsafe(folder)
-    with quiet(), code_refused(folder):
-        try:
-            model, report = auto.from_pretrained(
-                folder,
-                use_safetensors=True,
-                local_files_only=not trust_remote_code,
-                trust_remote_code=trust_remote_code,
-                output_loading_info=True,
-                dtype=torch.float32,
-                **({} if config is None else {"config": config}),
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            if asks_for_trust(error):
-                raise
-            what = what or auto.__name__.removeprefix("AutoModelFor")
-            whole = "give a folder that has the model's config.json, model.safetensors and tokenizer"
-            remedy = whole if isinstance(error, OSError) else None  # a file is missing, or cannot be read
-            raise ModelError(f"{folder} does not load as {what}: {first_line(error)}", remedy) from None
+    with quiet(), code_refused(folder), loads_as(what or auto.__name__.removeprefix("AutoModelFor"), folder):
+        model, report = auto.from_pretrained(
+            folder,
+            use_safetensors=True,
+            local_files_only=not trust_remote_code,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            dtype=torch.float32,
+            **({} if config is None else {"config": config}),
+        )
     for weight in model.parameters():
         # Weights that transformers cut out of one tensor, as nomic-bert's, share its memory: safetensors cannot save them.
         if weight.untyped_storage().nbytes() > weight.nbytes:
@@ -73,6 +65,14 @@ def load_sequence_to_sequence(folder: Path) -> tuple[Any, PreTrainedTokenizerBas
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The fast tokenizer of a directory. Raises ModelError if there is none."""
+    tokenizer = load_any_tokenizer(folder)
+    if not tokenizer.is_fast:
+        raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
+    return tokenizer
+
+
+def load_any_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a directory, fast or not. Raises ModelError if there is none."""
     from transformers import AutoTokenizer
 
     try:
@@ -81,9 +81,18 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"{folder}: the tokenizer does not load: {first_line(error)}") from None
-    if not tokenizer.is_fast:
-        raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
+    refuse_without_words(tokenizer, folder)
     return tokenizer
+
+
+def refuse_without_words(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Raises ModelError for a tokenizer that knows no words: transformers makes such a one for a folder without the files of
+    a tokenizer, and every word is unknown to it."""
+    words = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    if len(words) < 2:  # T5's has the mark of a word's beginning.
+        raise ModelError(
+            f"{folder}: the tokenizer knows no words", "give a folder that has the model's tokenizer.json, too"
+        )
 
 
 def most_tokens(model: torch.nn.Module) -> int | None:
@@ -96,6 +105,22 @@ def most_tokens(model: torch.nn.Module) -> int | None:
         if isinstance(table, torch.nn.Embedding):
             return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
     return getattr(model.config, "max_position_embeddings", None)
+
+
+@contextmanager
+def loads_as(what: str, folder: Path) -> Iterator[None]:
+    """Raises ModelError, which calls the model `what`, if the block fails to load `folder`: files are missing or damaged, or
+    hold another kind of model. A model that needs code of its own is left to `code_refused`."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        if asks_for_trust(error):
+            raise
+        whole = "give a folder that has the model's config.json, model.safetensors and tokenizer, each whole"
+        remedy = whole if isinstance(error, (OSError, SafetensorError)) else None
+        raise ModelError(f"{folder} does not load as {what}: {first_line(error)}", remedy) from None
 
 
 def asks_for_trust(error: Exception) -> bool:

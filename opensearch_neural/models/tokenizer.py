@@ -55,14 +55,14 @@ def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
     config = read_json_object(file)
     if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
         return
-    named = {
+    options = {
         "lowercase": "do_lower_case",
         "strip_accents": "strip_accents",
         "handle_chinese_chars": "tokenize_chinese_chars",
     }
-    configured = {name: config[key] for name, key in named.items() if key in config}
+    configured = {name: config[key] for name, key in options.items() if key in config}
     if any(getattr(normalizer, name) != value for name, value in configured.items()):
-        current = {name: getattr(normalizer, name) for name in ("clean_text", *named)}
+        current = {name: getattr(normalizer, name) for name in ("clean_text", *options)}
         tokenizer.normalizer = normalizers.BertNormalizer(**{**current, **configured})
 
 

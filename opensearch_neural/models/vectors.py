@@ -72,10 +72,10 @@ class SparseVectors:
         picked = np.repeat(self.indptr[:-1][order], lengths) + within
         return SparseVectors(indptr, self.token_ids[picked], self.weights[picked], self.vocabulary)
 
-    def where(self, kept: NDArray[np.bool_]) -> SparseVectors:
-        """The same rows with only some of the weights. kept: (nnz,), True for weights to keep"""
-        indptr = np.concatenate([[0], np.cumsum(kept)])[self.indptr].astype(np.int64)
-        return SparseVectors(indptr, self.token_ids[kept], self.weights[kept], self.vocabulary)
+    def where(self, mask: NDArray[np.bool_]) -> SparseVectors:
+        """The same rows with only some of the weights. mask: (nnz,), True for weights to keep"""
+        indptr = np.concatenate([[0], np.cumsum(mask)])[self.indptr].astype(np.int64)
+        return SparseVectors(indptr, self.token_ids[mask], self.weights[mask], self.vocabulary)
 
     @staticmethod
     def concat(parts: Sequence[SparseVectors], vocabulary: list[str] | None = None) -> SparseVectors:

@@ -184,13 +184,13 @@ def known_clusters() -> list[ClusterState]:
 def locked(path: Path, busy: str, report: Say) -> Iterator[None]:
     """Hold a lock file; the kernel releases it, however this process ends. Reports `busy` if it has to wait."""
     try:
-        held = acquire(path, lambda: report(busy))
+        lock = acquire(path, lambda: report(busy))
     except OSError as error:
         raise ClusterError(
             f"{path.parent} cannot be written: {error.strerror}", "set OSN_HOME to a folder that you can write to"
         ) from None
-    assert held is not None
-    with held:
+    assert lock is not None
+    with lock:
         yield
 
 

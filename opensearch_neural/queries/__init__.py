@@ -21,6 +21,9 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
     certificate.py  whether the page of a window is the page that a search of all documents returns
     answers.py      whether an answer is whole, its best passage of each document, and the preference that sends requests
                     to the same shard copies
+    multi_vector.py   several vectors a document: the mapping, the stored value, and the clause that searches them
+    forward_index.py  each document's sparse weights as bytes, and the script that scores hits by them
+    look_up_table.py  a query's table of inner products with the codebooks, and the script that reads it
 """
 
 from opensearch_neural.queries.answers import best_passages, filled, partial_answer, preference

@@ -1,5 +1,5 @@
-"""Answers: whether an answer is whole, the best passage of each document in it, and how answers come from the same shard
-copies."""
+"""Reads answers: whether one is whole, and the best passage of each document in it. A `preference` makes all answers come
+from the same shard copies."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from opensearch_neural import forward_index
+from opensearch_neural.queries import forward_index
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,7 @@ DOT_ALIAS = "\u2024"
 
 
 def match_clause(text: str, fields: Sequence[str]) -> Clause:
+    checked_text(text)
     if not fields:
         raise ValueError("bm25 needs at least one field")
     if len(fields) == 1:
@@ -152,9 +153,27 @@ def token_of(feature: Clause) -> str:
 
 
 def filter_clauses(filter: Filter) -> list[Clause]:
+    """The clauses of a filter. Raises TypeError for anything but clauses."""
     if not filter:
         return []
-    return [dict(filter)] if isinstance(filter, Mapping) else [dict(clause) for clause in filter]
+    clauses = [filter] if isinstance(filter, str | Mapping) else list(filter)
+    return [checked_clause(clause, "a filter") for clause in clauses]
+
+
+def checked_clause(clause: object, what: str) -> Clause:
+    """A query clause. Raises TypeError for anything else, and for a whole request body."""
+    if not isinstance(clause, Mapping):
+        raise TypeError(f'{what} is a query clause such as {{"term": {{"lang": "en"}}}}, not {clause!r}')
+    if "query" in clause:
+        raise TypeError(f"{what} is a query clause, not a request body: give what its 'query' holds")
+    return dict(clause)
+
+
+def checked_text(text: object, what: str = "a query") -> str:
+    """A text. Raises TypeError for anything else."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a text, not {text!r}")
+    return text
 
 
 def filtered(query: Clause, filter: Filter) -> Clause:
@@ -206,7 +225,7 @@ class PageOptions(TypedDict, total=False):
     """Hits before the page; 0 if not given."""
     filter: Filter
     """Clauses that hits must match and that add nothing to their score."""
-    source: Sequence[str] | bool
+    source: str | Sequence[str] | bool
     """The fields that hits bring along; title and url if not given."""
     track_total_hits: bool | int
     """Whether all hits are counted, or up to which number; False if not given."""
@@ -222,7 +241,7 @@ def page_body(
     size: int = 10,
     from_: int = 0,
     filter: Filter = None,
-    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    source: str | Sequence[str] | bool = DEFAULT_SOURCE,
     track_total_hits: bool | int = False,
     highlight: str | None = None,
     collapse: str | None = None,
@@ -230,7 +249,7 @@ def page_body(
     body: Body = {
         "size": size,
         "query": filtered(query, filter),
-        "_source": source if isinstance(source, bool) else list(source),
+        "_source": source if isinstance(source, bool) else [source] if isinstance(source, str) else list(source),
         "track_total_hits": track_total_hits,
     }
     if from_:
@@ -241,7 +260,9 @@ def page_body(
         # A query of its own, because sparse and dense queries contain no words to highlight.
         body["highlight"] = {
             "fields": {"title": {"number_of_fragments": 0}, "text": {"number_of_fragments": 2}},
-            "highlight_query": {"multi_match": {"query": highlight, "fields": ["title", "text"]}},
+            "highlight_query": {
+                "multi_match": {"query": checked_text(highlight, "highlight"), "fields": ["title", "text"]}
+            },
             # Without it a longer text fails its whole shard. This is the default of index.highlight.max_analyzer_offset.
             "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
         }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 from opensearch_neural.queries.body_parts import (
     REPLACED,
     Body,
@@ -17,6 +16,7 @@ from opensearch_neural.queries.body_parts import (
     numbers,
     page_body,
 )
+from opensearch_neural.queries.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 from opensearch_neural.queries.rare import Rare
 from opensearch_neural.queries.sparse import high_idf_first
 

@@ -18,7 +18,7 @@ def explained(body: Body) -> Body:
     windows = [body.get("size", 10), body.get("from", 0)]
     windows += [stage.get("window_size", 10) if isinstance(stage, dict) else None for stage in stages]
     if apart != query and all(isinstance(each, int) for each in windows) and not body.keys() & {"collapse", "sort"}:
-        # To read every document once for each token would take too long, so only the hits are.
+        # Only the hits are read once for each token: to read every document so often would take too long.
         size, from_, *others = windows
         stages = [{"window_size": max(1, from_ + size, *others), "query": replacing(apart)}, *stages]
     if not stages:

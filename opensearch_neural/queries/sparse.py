@@ -11,6 +11,7 @@ from opensearch_neural.queries.body_parts import (
     Body,
     Clause,
     PageOptions,
+    checked_clause,
     constant_clause,
     every_row_clause,
     match_clause,
@@ -90,14 +91,15 @@ def bm25_sparse(
     base: a query clause that replaces BM25 (boosts, phrases, a user's own query, with its filters). Its scores must not be
     negative; `text` and `fields` are ignored. Only documents that it matches are hits, with any window.
 
-    Raises ValueError for a weight that is not above 0, for a window below 1, and as `bm25` does.
+    Raises ValueError for a weight that is not above 0, for a window below 1, TypeError for a base that is no query clause,
+    and as `bm25` does.
     """
     if not 0 < weight < math.inf:
         raise ValueError(f"weight must be a number above 0, not {weight}")
     if window is not None and window < 1:
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
     collapse = page.get("collapse")
-    first = dict(base) if base is not None else match_clause(text, fields)
+    first = checked_clause(base, "base") if base is not None else match_clause(text, fields)
     query = first
     if tokens and (window is None or collapse):
         # It is unknown which parts of a user's own query filter and which only score, so all of it must match.
@@ -188,9 +190,9 @@ def unsearched(body: Body, matches: int) -> Body | None:
     lacking = from_ + body["size"] - max(matches, from_)
     if lacking <= 0:
         return None
-    kept = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
+    unchanged = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}
     rest = {
-        **kept,
+        **unchanged,
         "query": every_row_clause(tokens, field, among=among, boost=boost),
         "size": lacking,
         "from": max(0, from_ - matches),

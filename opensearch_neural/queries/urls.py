@@ -56,7 +56,7 @@ def unfound_urls(body: Body, urls: Sequence[str | None]) -> list[str]:
 
     urls: the URLs of the page's hits. A full page shows only which URLs above its last hit are missing.
     """
-    asked = listed_urls(body)
+    searched = listed_urls(body)
     if len(urls) >= body.get("size", 10):
-        asked = asked[: max((asked.index(url) for url in urls if url in asked), default=0)]
-    return [url for url in asked if url not in urls]
+        searched = searched[: max((searched.index(url) for url in urls if url in searched), default=0)]
+    return [url for url in searched if url not in urls]

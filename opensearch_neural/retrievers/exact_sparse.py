@@ -51,8 +51,8 @@ class ExactSparseRetriever:
         items = list(queries.items())
         for start in range(0, len(items), QUERY_BATCH):
             batch = items[start : start + QUERY_BATCH]
-            asked = SparseVectors.of_rows((self._encode_query(text) for _, text in batch), self._vocabulary)
-            scores = asked.to_scipy() @ self._by_token  # (queries, documents)
+            query_vectors = SparseVectors.of_rows((self._encode_query(text) for _, text in batch), self._vocabulary)
+            scores = query_vectors.to_scipy() @ self._by_token  # (queries, documents)
             for row, (query_id, _) in enumerate(batch):
                 span = slice(scores.indptr[row], scores.indptr[row + 1])
                 scoring = scores.data[span] > 0

@@ -65,13 +65,13 @@ class FaissRetriever:
 
     def _nearest(self, vectors: DenseVectors, k: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(documents' positions, scores) for each query vector: the `k` best, and all that tie with the k-th."""
-        held = self._index.ntotal
+        total = self._index.ntotal
         # (queries, k + 1), best first; positions are -1 if fewer are found.
         for vector, scores, positions in zip(
-            vectors, *self._index.search(vectors, max(1, min(k + 1, held))), strict=True
+            vectors, *self._index.search(vectors, max(1, min(k + 1, total))), strict=True
         ):
-            while len(scores) < held and positions[-1] >= 0 and scores[-1] == scores[k - 1]:
-                (scores,), (positions,) = self._index.search(vector[np.newaxis], min(2 * len(scores), held))
+            while len(scores) < total and positions[-1] >= 0 and scores[-1] == scores[k - 1]:
+                (scores,), (positions,) = self._index.search(vector[np.newaxis], min(2 * len(scores), total))
             filled = positions >= 0
             yield positions[filled], scores[filled]
 

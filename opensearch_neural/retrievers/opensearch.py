@@ -187,9 +187,9 @@ def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[st
         except ScanError as error:
             raise ClusterError(f"only a part of the index {index!r} answered: {error}") from None
     if lengths != {subvectors}:
-        held = f"codes of {', '.join(map(str, sorted(lengths)))} bytes" if ids else "no codes"
+        present = f"codes of {', '.join(map(str, sorted(lengths)))} bytes" if ids else "no codes"
         raise ClusterError(
-            f"the index {index!r} holds {held}, but its model makes codes of {subvectors} bytes",
+            f"the index {index!r} holds {present}, but its model makes codes of {subvectors} bytes",
             "ingest again with --pq MODEL",
         )
     return ids, np.frombuffer(bytes(codes), np.uint8).reshape(-1, subvectors)

@@ -36,8 +36,8 @@ class Ranking:
         """
         if k < len(scores):
             # All scores that tie with the k-th are kept until the ids decide.
-            kept = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
-            positions, scores = positions[kept], scores[kept]
+            best = scores >= np.partition(scores, len(scores) - k)[len(scores) - k]
+            positions, scores = positions[best], scores[best]
         ranked = np.lexsort((self._order[positions], -scores))[:k]
         return {
             self.ids[position]: score

@@ -92,12 +92,14 @@ def absent_count(client: OpenSearch, index: str, documents: Sequence[str], id_fi
 
     A document that is there several times, in indexes of an alias or as variants with one `id_field`, counts once.
     """
-    held = 0
+    present = 0
     for start in range(0, len(documents), 1000):
         part = list(documents[start : start + 1000])
         with translate_errors():
-            held += _held_ids(client, index, part) if id_field is None else _held_values(client, index, part, id_field)
-    return len(documents) - held
+            present += (
+                _held_ids(client, index, part) if id_field is None else _held_values(client, index, part, id_field)
+            )
+    return len(documents) - present
 
 
 def _held_ids(client: OpenSearch, index: str, ids: list[str]) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,7 +41,8 @@ SHARE_OF_WORDS = 0.5
 class Bm25SparseTuning(Tuning):
     setting = Bm25SparseSetting
     nothing_chosen = (
-        "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored"
+        "the best weight is not surely better than BM25, or not surely as good as the default weight, by {measure}; "
+        "nothing was stored"
     )
     own_queries, confirmed, keeps_share = True, "cross-validated", False
     full, full_name = "bm25", "BM25"
@@ -56,9 +58,9 @@ class Bm25SparseTuning(Tuning):
         with translate_errors():
             for hit, sentence in known_items(self.client, index, min(2 * most, MOST_HITS), seed):
                 id, words = hit["_id"], sentence.split()
-                kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
+                places = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
                 own = id if self.engines.meta.passages is None else hit["_source"]["parent"]
-                texts[id], qrels[id] = " ".join(words[at] for at in kept), {own: 1}
+                texts[id], qrels[id] = " ".join(words[at] for at in places), {own: 1}
         if len(texts) < 2 * FOLDS:
             raise InputError(
                 f"{index!r} has {len(texts)} documents with text, too few to make queries from", "give --data"
@@ -68,7 +70,7 @@ class Bm25SparseTuning(Tuning):
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """All queries choose and confirm, since the choice is cross-validated."""
         tuning, held_back = super().parts(questions, most, seed)
-        every = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
+        every = replace(questions, texts={**tuning.texts, **held_back.texts})
         return every, every
 
     def grid(self) -> Sequence[Setting]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from opensearch_neural.engines.settings import HighIdfFirstSetting, PrunedSparseSetting, Setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
-from opensearch_neural.evaluation.overlap import PAGE, TIES
+from opensearch_neural.evaluation.overlap import TIES
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune.trials import Questions, Tried, body_of, share, with_scores_of
 from opensearch_neural.tune.tuning import Chosen, Tuning
@@ -51,7 +51,9 @@ class HighIdfFirstTuning(Tuning):
         `passed_over` reports how many failed.
         """
         exact = self.run_of(None, held_back, TIES)
-        full = held_back.quality({query: dict(rank(hits)[:PAGE]) for query, hits in exact.items()}, exact)
+        full = held_back.quality(
+            {query: dict(rank(hits)[: held_back.page(query)]) for query, hits in exact.items()}, exact
+        )
         passed_over = 0
         for each in sorted(tried, key=lambda each: each.ms):
             if each.setting is None or each.ms >= tried[0].ms or not each.surely_keeps(keep, tried[0], seed=seed):

@@ -19,6 +19,7 @@ from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import Setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
+from opensearch_neural.evaluation.engine_comparison import without_own_documents
 from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
@@ -88,6 +89,12 @@ class Questions:
     """{query id: text}"""
     qrels: Qrels | None = None
     """None: runs are compared with the exact result instead."""
+    own: Collection[str] = ()
+    """Queries that are documents of the index: each is left out of its own hits, as in `osn eval`."""
+
+    def page(self, query: str) -> int:
+        """How many hits to ask for: one more if the query itself may be among them."""
+        return PAGE + (query in self.own)
 
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
         """{query: nDCG@10, or score@10} for the queries that can be judged.
@@ -96,6 +103,7 @@ class Questions:
         """
         if self.qrels is not None:
             judged = {query: self.qrels[query] for query in self.texts if query in self.qrels}
+            run = without_own_documents(run, self.own, PAGE) if self.own else run
             return measures.measure(run, judged, ["nDCG@10"]).per_query["nDCG@10"]
         return {
             query: score_kept({document: scores.get(document, 0.0) for document in run[query]}, scores)
@@ -104,8 +112,11 @@ class Questions:
         }
 
 
-def halves(texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int) -> tuple[Questions, Questions]:
-    """(tuning queries, held-back queries), at most `most` each. Raises InputError for fewer than ten queries in total."""
+def halves(
+    texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int, own: Collection[str] = ()
+) -> tuple[Questions, Questions]:
+    """(tuning queries, held-back queries), at most `most` each. own: as in `Questions`. Raises InputError for fewer than ten
+    queries in total."""
     if qrels is not None:
         texts = {query: texts[query] for query in texts if any(grade > 0 for grade in qrels.get(query, {}).values())}
     if len(texts) < 10:
@@ -116,7 +127,7 @@ def halves(texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int) 
     half = len(order) // 2
     parts = (order[:half][:most], order[half:][:most])
     tuning, held_back = ({query: texts[query] for query in part} for part in parts)
-    return Questions(tuning, qrels), Questions(held_back, qrels)
+    return Questions(tuning, qrels, own), Questions(held_back, qrels, own)
 
 
 Ask = Callable[[Body], tuple[dict[str, float], float]]
@@ -171,7 +182,7 @@ def try_all(
             for at in random_.sample(range(len(candidates)), len(candidates)):
                 if at == 0 and number and reads_every_row(engines, full):
                     continue
-                hits, ms = ask(body_of(engines, candidates[at], text, PAGE, full))
+                hits, ms = ask(body_of(engines, candidates[at], text, questions.page(query), full))
                 runs[at][query] = hits
                 fastest[at][query] = min(ms, fastest[at].get(query, ms))
             if advance:

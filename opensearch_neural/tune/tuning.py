@@ -10,6 +10,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import Setting
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.evaluation.engine_comparison import own_documents
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
@@ -84,6 +85,15 @@ class Tuning:
             engines = replace(engines, meta=engines.meta.with_extra(**{self.setting.key: None}))
         self.client, self.engines, self.ask = client, engines, asker(client, engines.index)
 
+    @property
+    def has_stored_setting(self) -> bool:
+        """Whether searches use a setting that an earlier tuning stored; a cascade's counts only after the same engine."""
+        record = self.engines.meta.extra.get(self.setting.key)
+        if record is None:
+            return False
+        stored, used = self.setting.parse(record), self.setting.of(self.engines)
+        return getattr(stored, "first", None) == getattr(used, "first", None)
+
     @classmethod
     def check_queries(cls, *, judged: bool, unjudged: bool) -> None:
         """Raises InputError if the engine cannot be tuned with the options that are given."""
@@ -121,6 +131,10 @@ class Tuning:
 
         Raises InputError for fewer than ten usable queries, and as `load` does.
         """
+        if questions.qrels is not None:
+            with translate_errors():
+                own = own_documents(self.client, self.engines.index, questions.texts, questions.qrels)
+            questions = replace(questions, own=own)
         tuning, held_back = self.parts(questions, most, seed)
         self.load()
         tried = self.tried(tuning, passes, seed)
@@ -138,16 +152,16 @@ class Tuning:
         with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
             return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
 
-    def run_of(self, setting: Setting | None, questions: Questions, size: int = PAGE) -> Run:
-        """The hits of each query with this setting; None: with the engine `full`."""
+    def run_of(self, setting: Setting | None, questions: Questions, size: int | None = None) -> Run:
+        """The hits of each query with this setting; None: with the engine `full`. size: hits of a query; None: a page"""
         return {
-            query: self.ask(body_of(self.engines, setting, text, size, self.full))[0]
+            query: self.ask(body_of(self.engines, setting, text, size or questions.page(query), self.full))[0]
             for query, text in questions.texts.items()
         }
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """(queries to try all settings on, queries to confirm the choice). Raises InputError for too few queries."""
-        return halves(questions.texts, questions.qrels, most, seed)
+        return halves(questions.texts, questions.qrels, most, seed, questions.own)
 
 
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:

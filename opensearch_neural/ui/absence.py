@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from opensearch_neural.queries import Body, Clause, best_passages, preference
-from opensearch_neural.search_request import Request
+from opensearch_neural.search.request import Request
 from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 
@@ -17,8 +17,8 @@ DEEP = 1_000
 def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     """The reason, as a sentence. Raises as `Searcher.request` does, and opensearch-py's errors."""
     client, index, document = searcher.client, column.index, state.document
-    asked = searcher.request(column, state)
-    own = itself(asked, document)
+    request = searcher.request(column, state)
+    own = itself(request, document)
     if not client.count(index=index, body={"query": own})["count"]:
         return f"The index {index} has no document {document}."
     for text, clause in zip(state.filters, state.clauses(), strict=True):
@@ -36,7 +36,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     if rank and whole > ranked[document] * (1 + 1e-5):
         better = sum(score > whole for score in page)
         would = f"that would be rank {better + 1}" if better < len(page) else "no place on this page either"
-        window = rescored(body_of(asked))
+        window = rescored(body_of(request))
         return (
             f"Outside the window: the first stage puts it at {place}, and only {window} hits of each shard get their whole "
             f"score. It has {ranked[document]:.3f}; its whole score is {whole:.3f}, {would}."
@@ -44,22 +44,22 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     return f"Its score of {whole:.3f} gives it {place}; this page ends at {page[-1]:.3f}."
 
 
-def itself(asked: Request | Body, document: str) -> Clause:
+def itself(request: Request | Body, document: str) -> Clause:
     """A clause that finds only this document, or its passages."""
-    if isinstance(asked, Request) and asked.engines.meta.passages:
+    if isinstance(request, Request) and request.engines.meta.passages:
         return {"term": {"parent": document}}
     return {"ids": {"values": [document]}}
 
 
 def scores(searcher: Searcher, column: Column, state: State, only: Clause | None = None) -> dict[str, float]:
     """{id: score} of the column's hits, in order. only: a clause that limits the documents."""
-    asked = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
-    body = body_of(asked)
-    if isinstance(asked, dict) and only:
+    request = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
+    body = body_of(request)
+    if isinstance(request, dict) and only:
         body = {**body, "query": {"bool": {"must": [body.get("query", {"match_all": {}})], "filter": [only]}}}
     params = {"preference": preference(state.query)}
     hits = searcher.client.search(index=column.index, body={**body, "_source": False}, params=params)["hits"]["hits"]
-    if isinstance(asked, Request) and asked.engines.meta.passages:
+    if isinstance(request, Request) and request.engines.meta.passages:
         return {id: hit["_score"] for id, hit in best_passages(body, hits, size=state.size)}
     return {hit["_id"]: hit["_score"] or 0.0 for hit in hits}
 

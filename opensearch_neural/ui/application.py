@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from opensearch_neural.errors import ClusterError, InputError, MissingExtra, ModelError, OsnError
+from opensearch_neural.evaluation.significance import FEW
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.comparison import compared
 from opensearch_neural.ui.grades import WHAT, Grade, Grades, scores
@@ -166,6 +167,7 @@ def query_list(request: Request) -> Response:
             queries=walk.queries,
             judged=grades.qrels(),
             scores=list(zip(state.columns[1:], score_list, strict=False)),
+            few=FEW,
             why=why,
         )
     )
@@ -204,14 +206,16 @@ async def add_grade(request: Request) -> Response:
 
 
 def export(request: Request) -> Response:
-    """Grades as TREC qrels, or as the Search Relevance Workbench imports them."""
+    """Grades as qrels of TREC or BEIR, or as the Search Relevance Workbench imports them."""
     grades: Grades = request.app.state.grades
     name = grades.path.stem if grades.path else "grades"
     if request.path_params["form"] == "trec":
         return PlainTextResponse(grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'})
+    if request.path_params["form"] == "beir":
+        return PlainTextResponse(grades.beir(), headers={"content-disposition": 'attachment; filename="grades.tsv"'})
     if request.path_params["form"] == "workbench":
         return JSONResponse(grades.workbench(name))
-    return PlainTextResponse("Grades can be exported as trec or as workbench.", 404)
+    return PlainTextResponse("Grades can be exported as trec, as beir or as workbench.", 404)
 
 
 def refused(request: Request, error: Exception) -> Response:
@@ -251,11 +255,11 @@ class AccessGuard:
             return PlainTextResponse("This page is not served under that name.", 421)
         if self.token is None:
             return None
-        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        shown = dict(asked).get("token")
+        parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        shown = dict(parameters).get("token")
         if shown is not None and same(shown, self.token):
-            kept = urlencode([pair for pair in asked if pair[0] != "token"])
-            answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + kept if kept else ''}", 303)
+            rest = urlencode([pair for pair in parameters if pair[0] != "token"])
+            answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + rest if rest else ''}", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=scope["scheme"] == "https")
             return answer
         # Other applications under the same name may set cookies that http.cookies cannot parse.

@@ -19,7 +19,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
-from opensearch_neural.search_request import Request, SearchResult, find, find_by_body
+from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:
@@ -76,39 +76,39 @@ class Searcher:
         with self.lock:
             engines = self.engines(column.index).with_settings(**column.settings())
             clauses = [*state.clauses(), *clauses]
-            asked = Request.make(
+            request = Request.make(
                 engines, column.engine, state.query, clauses=clauses, size=state.size, highlight=highlight
             )
-        asked.body["timeout"] = f"{SECONDS}s"
-        return asked
+        request.body["timeout"] = f"{SECONDS}s"
+        return request
 
     def find(self, column: Column, state: State, *, explain: bool = True) -> SearchResult:
         """The hits of a column."""
-        asked = self.request(column, state)
-        if isinstance(asked, Request):
-            return find(self.client, asked, explain=explain)
-        return find_by_body(self.client, column.index, asked, explain=explain)
+        request = self.request(column, state)
+        if isinstance(request, Request):
+            return find(self.client, request, explain=explain)
+        return find_by_body(self.client, column.index, request, explain=explain)
 
-    def send(self, column: Column, asked: Request | Body) -> Mapping[str, Any]:
+    def send(self, column: Column, request: Request | Body) -> Mapping[str, Any]:
         """The answer to a request as an application sends it: no hit is explained."""
-        if isinstance(asked, Request):
-            return asked.engine.search(self.client, asked.body, asked.text)
-        return self.client.search(index=column.index, body=asked)
+        if isinstance(request, Request):
+            return request.engine.search(self.client, request.body, request.text)
+        return self.client.search(index=column.index, body=request)
 
     def certain(self, column: Column, state: State) -> bool | None:
         """Whether the page is proved exact; None for an engine without such a proof."""
-        asked = self.request(column, state)
-        if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
+        request = self.request(column, state)
+        if not isinstance(request, Request) or not isinstance(request.engine, Windowed) or not state.query.strip():
             return None
-        return asked.engine.certified(self.client, state.query, asked.page)
+        return request.engine.certified(self.client, state.query, request.page)
 
     def body_text(self, column: Column, state: State) -> str:
         return json.dumps(body_of(self.request(column, state)), indent=1, ensure_ascii=False)
 
 
-def body_of(asked: Request | Body) -> Body:
+def body_of(request: Request | Body) -> Body:
     """The body of an engine's request, or the user's own body."""
-    return asked.body if isinstance(asked, Request) else asked
+    return request.body if isinstance(request, Request) else request
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def measure_times(searcher: Searcher, columns: Sequence[Column], state: State) -
     for turn in range(WARMING + REPEATS):
         for at in drawn.sample(range(len(columns)), len(columns)):
             start = time.perf_counter()
-            asked = searcher.request(columns[at], state)
+            request = searcher.request(columns[at], state)
             made = time.perf_counter()
-            took = searcher.send(columns[at], asked)["took"]
+            took = searcher.send(columns[at], request)["took"]
             done = time.perf_counter()
             if turn >= WARMING:
                 times[at].encoding.append((made - start) * 1000)

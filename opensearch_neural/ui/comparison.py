@@ -11,8 +11,8 @@ from typing import Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
-from opensearch_neural.search_request import SearchResult
-from opensearch_neural.shown_hits import ScorePart, parts_of
+from opensearch_neural.search.hits import ScorePart, parts_of
+from opensearch_neural.search.request import SearchResult
 from opensearch_neural.ui.absence import why_absent
 from opensearch_neural.ui.columns import Searcher, Times, measure_times
 from opensearch_neural.ui.state import Column, State

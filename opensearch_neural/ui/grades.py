@@ -144,9 +144,30 @@ class Grades:
         for query, grades in self.qrels().items():
             for document, grade in grades.items():
                 if query.split() != [query] or document.split() != [document]:
-                    raise InputError(f"TREC qrels cannot contain an id with a blank: {query!r}, {document!r}")
+                    raise InputError(
+                        f"TREC qrels cannot contain an id with a blank: {query!r}, {document!r}",
+                        "export BEIR's form instead: /grades/beir, which `osn eval --qrels` reads too",
+                    )
                 lines.append(f"{query} 0 {document} {grade}\n")
         return "".join(lines)
+
+    def beir(self) -> str:
+        """BEIR's qrels, with tabs between ids. Raises InputError for an id that the format cannot hold."""
+        lines = ["query-id\tcorpus-id\tscore\n"]
+        for query, grades in self.qrels().items():
+            for document, grade in grades.items():
+                for id in (query, document):
+                    if not id or id != id.strip() or "\t" in id or len(id.splitlines()) > 1:
+                        raise InputError(
+                            f"BEIR's qrels cannot contain the id {id!r}: it is empty, or has a tab or a margin"
+                        )
+                lines.append(f"{query}\t{document}\t{grade}\n")
+        return "".join(lines)
+
+    def regraded(self, queries: Mapping[str, str]) -> list[str]:
+        """The graded queries that have another text in `queries` now: their grades are of another question."""
+        graded = {each.query for each in self.given() if each.text != queries.get(each.query, each.text)}
+        return sorted(graded)
 
     def workbench(self, name: str) -> dict[str, Any]:
         """The request that imports the grades into OpenSearch's Search Relevance Workbench."""
@@ -164,7 +185,7 @@ class Grades:
 def _grades_in(path: Path) -> dict[tuple[str, str, str], Grade]:
     """{(query, document, who): grade} of a file, the last one last. Raises InputError for a line that is not a grade."""
     content = path.read_bytes()
-    given: dict[tuple[str, str, str], Grade] = {}
+    grades: dict[tuple[str, str, str], Grade] = {}
     # Not splitlines(): a query may contain other line ends, such as U+2028.
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else [], 1):
         try:
@@ -172,9 +193,9 @@ def _grades_in(path: Path) -> dict[tuple[str, str, str], Grade]:
         except (ValueError, TypeError, RecursionError):
             raise InputError(f"{path}, line {number}: not a grade", "`osn ui --grades` writes this file") from None
         key = grade.query, grade.document, grade.who
-        given.pop(key, None)
-        given[key] = grade
-    return given
+        grades.pop(key, None)
+        grades[key] = grade
+    return grades
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import MissingExtra, OsnError
-from opensearch_neural.shown_hits import parts_of
+from opensearch_neural.search.hits import parts_of
 from opensearch_neural.ui.columns import Searcher, spread
 from opensearch_neural.ui.comparison import Shown
 from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, Column, State, offered, takers

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from opensearch_neural.evaluation.engine_report import difference
+from opensearch_neural.evaluation.engine_report import difference, few_queries
 from opensearch_neural.evaluation.measures import label, rank
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.tables import cell
@@ -85,12 +85,14 @@ def report(
         for row in summary.rows
         if row.kind == "detectable" and row.measure == shown and not row.variant
     ]
+    can_show = [f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else []
+    few = few_queries(summary.rows)
     return report_page(
         "osn eval",
         summary,
         verdict(summary, shown, baseline),
         forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
-        notes=[f"These queries can show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
+        notes=[*can_show, *([f"{few[0].upper()}{few[1:]}."] if few else [])],
         plots=[costs(results, measures[0])],
         tables=list(tables(summary.rows)),
         template="evaluation.html",
@@ -127,12 +129,12 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
 
     better = [row for row in gains if row.low is not None and row.low > 0 and shown(row)]
     best = max(better or gains, key=lambda row: row.value)
-    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
+    gain = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
     if better:
-        return f"{best.line} is better than {baseline}: {told}."
+        return f"{best.line} is better than {baseline}: {gain}."
     worse = [row.line for row in gains if row.high is not None and row.high < 0 and shown(row)]
     also = f" Worse than it: {', '.join(worse)}." if worse else ""
-    return f"No engine is shown to be better than {baseline}; the highest is {best.line}: {told}.{also}"
+    return f"No engine is shown to be better than {baseline}; the highest is {best.line}: {gain}.{also}"
 
 
 def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -> Forest:
@@ -142,8 +144,8 @@ def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -
     intervals = []
     for row in shown:
         name = row.line if row.set == rows[0].set else f"{row.line} ({_segment(row.set, rows)})"
-        told = difference(row, corrected_p(row, by_key))
-        intervals.append(Interval(name, row.value, row.low, row.high, told))
+        label = difference(row, corrected_p(row, by_key))
+        intervals.append(Interval(name, row.value, row.low, row.high, label))
     several = ", p corrected (Holm)" if len(shown) > 1 else ""
     return forest(f"{measure}: difference to {baseline}, 95% intervals{several}", intervals)
 
@@ -183,7 +185,7 @@ def scatter(
     before, after = base.measured.per_query[measure], result.measured.per_query[measure]
     order = sorted(after, key=lambda query: (-abs(after[query] - before[query]), query))
     pages: list[Run] = [next(iter(each.runs.values()), {}) for each in (base, result)]
-    kept = [
+    points = [
         QueryHits(
             query,
             queries.get(query, "") or query,
@@ -196,8 +198,8 @@ def scatter(
         )
         for query in order[:MOST_QUERIES]
     ]
-    kept.sort(key=lambda each: (each.before - each.after, each.id))
-    return Scatter(result.engine, kept, len(order) - len(kept))
+    points.sort(key=lambda each: (each.before - each.after, each.id))
+    return Scatter(result.engine, points, len(order) - len(points))
 
 
 def documents_shown(results: Sequence[EngineResult]) -> list[str]:

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from opensearch_neural.engines import ENGINES, options_by_name
 from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
-from opensearch_neural.filters import parse_filter
 from opensearch_neural.queries import Clause
+from opensearch_neural.search.filters import parse_filter
 
 OWN_BODY = "own body"
 """The engine's name for a column whose body the user writes."""
@@ -57,22 +57,22 @@ class Column:
 
     def settings(self) -> dict[str, Any]:
         """The settings of the engine. Raises InputError for an invalid value."""
-        given = {}
+        values = {}
         for name, (option, text) in self.chosen.items():
             try:
-                given[name] = flag(text) if option.is_flag else option.parse(text)
+                values[name] = flag(text) if option.is_flag else option.parse(text)
             except ValueError as error:
                 raise InputError(f"{self.engine}, {name.replace('_', ' ')} {text}: {error}") from None
-        return given
+        return values
 
     @property
     def title(self) -> str:
         """ "bm25-sparse, window 20, exact"."""
-        told = [
+        options = [
             name.replace("_", " ") + ("" if option.is_flag else f" {text}")
             for name, (option, text) in self.chosen.items()
         ]
-        return ", ".join([self.engine, *told])
+        return ", ".join([self.engine, *options])
 
 
 def offered(engine: str) -> dict[str, Option]:
@@ -117,28 +117,28 @@ class State:
     """How many queries of the file had been searched when the user began to step through it, which fixes the order."""
 
     @classmethod
-    def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
+    def of(cls, parameters: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
         """Parse an address. columns: the default columns. Raises InputError for invalid values."""
 
         def last(name: str, default: str = "") -> str:
-            return [default, *asked.getlist(name)][-1]
+            return [default, *parameters.getlist(name)][-1]
 
         query, size = last("q"), last("size", "10")
         if len(query) > LONGEST_QUERY:
             raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
             raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
-        given = {name: asked.getlist(name) for name in Column("").texts}
+        lists = {name: parameters.getlist(name) for name in Column("").texts}
         chosen = []
-        for at, engine in enumerate(given["engine"]):
+        for at, engine in enumerate(lists["engine"]):
             if engine:
-                texts = {name: texts[at] for name, texts in given.items() if at < len(texts)}
+                texts = {name: texts[at] for name, texts in lists.items() if at < len(texts)}
                 options = {name: texts[name] for name in takers() if texts.get(name)}
                 chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), options))
         return cls(
             query=query,
             filters=tuple(
-                line.strip() for text in asked.getlist("filter") for line in text.splitlines() if line.strip()
+                line.strip() for text in parameters.getlist("filter") for line in text.splitlines() if line.strip()
             ),
             size=int(size),
             columns=checked(chosen, indexes) or columns,

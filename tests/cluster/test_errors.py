@@ -145,6 +145,20 @@ def test_all_causes_are_told_on_one_line(error: dict[str, Any], told: str) -> No
     assert caught.value.message.endswith(f"refused POST /docs/_search (400): {told}")
 
 
+def test_a_failure_of_a_document_is_told_by_its_cause() -> None:
+    """`_delete_by_query` and `_update_by_query` answer so, without an error of the whole request."""
+    block = {"type": "cluster_block_exception", "reason": "index [docs] blocked by: [FORBIDDEN/8/index write (api)];"}
+    answer = {"deleted": 0, "failures": [{"index": "docs", "id": "1", "cause": block, "status": 403}]}
+    with http_server(lambda _: Answer.of_json(answer, 403)) as server:
+        client = connect(settings=ConnectionSettings(urls=(server.url,), patience=0), check=False)
+        with (
+            pytest.raises(ClusterError, match=r"is blocked for POST .*: index \[docs\] blocked by"),
+            translate_errors(),
+        ):
+            client.delete_by_query(index="docs", body={})
+        client.close()
+
+
 def test_other_exceptions_pass_through_translation_unchanged() -> None:
     with pytest.raises(KeyError), translate_errors():
         raise KeyError("mine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import json
 import os
 import subprocess
 import sys
@@ -36,6 +37,10 @@ def prints():
 def prints_late():
     sys.stdin.read()
     print("x")
+
+@cli.osn.command("prints-words")
+def prints_words():
+    print('"na\\u00efve \\u2192 \\U0001f600 \\ud83d"')
 
 @cli.osn.command("interrupted")
 def interrupted():
@@ -97,6 +102,18 @@ def test_a_pipe_that_is_closed_early_is_no_error(command: str) -> None:
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_the_terminal_cannot_show_is_written_as_json_reads_it(encoding: str) -> None:
+    script = [sys.executable, "-c", SCRIPT, "prints-words"]
+    done = subprocess.run(script, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, timeout=60)
+    assert done.returncode == 0 and json.loads(done.stdout.decode(encoding)) == "naïve → 😀 \ud83d", done.stderr
+
+
+def test_a_command_whose_output_is_closed_ends_well() -> None:
+    shell = ["sh", "-c", 'exec "$0" -c "$1" prints-words >&- 2>&-', sys.executable, SCRIPT]
+    assert subprocess.run(shell, timeout=60, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("command", ["interrupted", "terminated"])

@@ -136,6 +136,28 @@ def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> N
     assert "1 judged queries have no relevant document" in result.stderr
 
 
+def test_documents_that_change_meanwhile_are_told_with_the_numbers(
+    client: OpenSearch, toy: Toy, osn_eval: Osn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second engine searches a document that the first one did not have."""
+    measured, written = experiment.run_retriever, []
+
+    def meanwhile(*arguments: Any, **options: Any) -> experiment.EngineResult:
+        if not written:
+            written.append(client.index(index=toy.index, id="new", body={"title": "", "text": "lion"}, refresh=True))
+        return measured(*arguments, **options)
+
+    asked = ("--engines", "bm25,sparse", "--timed", "0")
+    assert "changed while it was measured" not in osn_eval(*asked).output
+    monkeypatch.setattr(experiment, "run_retriever", meanwhile)
+    try:
+        result = osn_eval(*asked)
+    finally:
+        client.delete(index=toy.index, id="new", refresh=True)
+    what = f"{toy.index!r} changed while it was measured (20 documents before, 21 after)"
+    assert what in result.stderr and what in result.stdout.splitlines()[0]
+
+
 def test_every_page_of_exact_engines_is_certain(osn_eval: Osn) -> None:
     shares = {}
     for how in ((), ("--exact",), ("--tokens", "count:1")):

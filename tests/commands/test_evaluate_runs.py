@@ -151,6 +151,43 @@ def test_segments_have_rows_of_their_own(folder: Path) -> None:
     assert "Holm's p(MRR@10 - base)" in text[text.index("segments") :]
 
 
+def test_a_segment_without_a_measured_query_is_named(folder: Path) -> None:
+    (folder / "searches.csv").write_text("q1,900\nq2,5\nq3,4\nq4,1\n")
+    result = runs(folder, "--segments", "head,torso,tail", "--frequencies", str(folder / "searches.csv"))
+    assert f"warning: no query with a relevant document is in head ({folder / 'searches.csv'})" in result.stderr
+    (folder / "segments.tsv").write_text("q1\tbrand\nq2\tbrand\nq3\tbrand\nq4\tbrand\nq7\tother\n")
+    result = runs(folder, "--segments", str(folder / "segments.tsv"))
+    assert "no query with a relevant document is in other" in result.stderr
+    (folder / "segments.tsv").write_text("q1\tbrand\nq2\tother\nq3\tbrand\nq4\tbrand\n")
+    assert "no query with" not in runs(folder, "--segments", str(folder / "segments.tsv")).stderr
+
+
+def test_frequencies_and_names_that_split_nothing_are_refused(folder: Path) -> None:
+    (folder / "searches.csv").write_text("q1,0\nq2,0\nq3,0\n")
+    for names, what in (
+        ("head,tail", "the frequency of every judged query is 0"),
+        ("head,head", "names a segment twice"),
+    ):
+        with pytest.raises(InputError, match=what):
+            runs(folder, "--segments", names, "--frequencies", str(folder / "searches.csv"))
+
+
+def test_intervals_from_few_queries_are_said_to_be_too_narrow(folder: Path) -> None:
+    told = "intervals from fewer than 20 queries"
+    page = folder / "page.html"
+    assert f"{told} (all) are too narrow" in runs(folder, "--measures", "RR@10", "--report", str(page)).stdout
+    assert "Intervals from fewer than 20 queries (all)" in page.read_text()
+    many = [f"m{at}" for at in range(20)]
+    (folder / "judged.qrels").write_text("".join(f"{query} 0 a 1\n" for query in many))
+    for name in ("base", "better"):
+        hit = {"base": "b", "better": "a"}[name]
+        (folder / f"{name}.trec").write_text("".join(f"{query} Q0 {hit} 1 1 x\n" for query in many))
+    assert told not in runs(folder, "--measures", "RR@10").stdout
+    (folder / "segments.tsv").write_text("".join(f"{query}\t{'ab'[at < 5]}\n" for at, query in enumerate(many)))
+    shown = runs(folder, "--measures", "RR@10", "--segments", str(folder / "segments.tsv")).stdout
+    assert f"{told} (b, a) are too narrow" in shown
+
+
 def test_a_segment_is_named_even_if_it_is_the_only_one_with_judged_queries(folder: Path) -> None:
     (folder / "segments.tsv").write_text("q1\ttail\nq3\ttail\nq9\thead\n")
     table = runs(folder, "--measures", "RR@10", "--segments", str(folder / "segments.tsv")).stdout

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.idf import load_idf
+from opensearch_neural.models.sparse.idf import load_idf
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 
 TEXTS = ["red apples and green pears", "red red wine", "green tea", "a cup of tea", "pears", "an apple a day"]

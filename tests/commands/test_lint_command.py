@@ -33,6 +33,8 @@ def test_a_body_is_read_from_standard_input_and_the_status_tells(tmp_path: Path)
         ("", "line 1, column 1: not valid JSON"),
         ("[" * 100_000, "nested deeper"),
         ('{"query": ' + '{"bool": {"must": ' * 400 + '{"match_all": {}}' + "}}" * 400 + "}", "nested deeper"),
+        ('{"query": {"match_all": {}}, "query": {}}', "standard input: the member 'query' occurs twice in an object"),
+        ('{"query": {"term": {"a": NaN}}}', "standard input: NaN is not JSON"),
         ('{"size": ' + "1" * 5000 + "}", "standard input: not valid JSON (Exceeds the limit"),
     ],
 )

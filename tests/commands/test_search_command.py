@@ -21,9 +21,9 @@ from ingest.settings import Models, NewIndex
 from opensearch_neural.commands import search
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
-from opensearch_neural.filters import parse_filter
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.search.filters import parse_filter
 
 RAINBOWS = [
     {"_id": "r1", "title": "Rainbows", "text": "A rainbow is caused by refraction of light in droplets.", "lang": "en"},

@@ -83,6 +83,28 @@ def test_what_looks_like_a_defect_and_is_none_is_taken(tmp_path: Path) -> None:
     assert documents[2].fields == {"id": "another"}
 
 
+@pytest.mark.parametrize(
+    ("first", "told", "remedy"),
+    [
+        (
+            b'{"_index": "x", "_id": "1", "_score": 1, "_source": {"text": "rain"}}',
+            "hits with a `_source`",
+            "{_id} + ._source",
+        ),
+        (b'{"index": {"_id": "1"}}', "the lines of a bulk request", "inputs | .index._id as $id | input"),
+        (b'{"create": {"_index": "x", "_id": "1"}}', "the lines of a bulk request", "inputs | .create._id as $id"),
+    ],
+)
+def test_other_formats_of_opensearchs_documents_are_told_how_to_become_a_corpus(
+    tmp_path: Path, first: bytes, told: str, remedy: str
+) -> None:
+    with pytest.raises(InputError, match=f"c.jsonl holds {told}") as refused:
+        read(written(tmp_path / "c.jsonl", first + b'\n{"text": "rain"}\n'))
+    assert remedy in str(refused.value.remedy) and str(refused.value.remedy).endswith("c.jsonl")
+    documents, rejected = read(written(tmp_path / "c.jsonl", b'{"_id": "1", "text": "t", "index": {"a": 1}}\n' + first))
+    assert [document.fields for document in documents] == [{"index": {"a": 1}}] and len(rejected) == 1
+
+
 def test_a_json_array_and_utf_16_are_told_how_to_be_mended(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"one JSON array.*\n.*jq"):
         read(written(tmp_path / "c.json", b'[\n{"_id": 1}\n]'))

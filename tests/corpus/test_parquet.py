@@ -74,6 +74,20 @@ def test_rows_of_parquet_are_refused_alone_and_types_that_json_lacks_are_written
     assert json.loads(rejected[2].raw)["id"] == 1
 
 
+def test_a_map_is_an_object_that_is_found_by_its_keys(tmp_path: Path) -> None:
+    """pyarrow gives lists of pairs, of which a search finds neither."""
+    pa = pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
+    from pyarrow import parquet as pq
+
+    maps = pa.array([[("colour", "red"), ("size", "M")], [], None], pa.map_(pa.string(), pa.string()))
+    texts = ["rain", "sun", b"snow \xff"]
+    table = pa.table({"_id": ["1", "2", "3"], "text": pa.array(texts, pa.binary()), "of": maps})
+    pq.write_table(table.set_column(1, "text", table["text"].cast(pa.string(), safe=False)), tmp_path / "c.parquet")
+    documents, rejected = read(tmp_path / "c.parquet")
+    assert [document.fields.get("of") for document in documents] == [{"colour": "red", "size": "M"}, {}]
+    assert len(rejected) == 1
+
+
 def test_what_writers_keep_beside_their_data_is_not_read(tmp_path: Path) -> None:
     for name in ("part-0.parquet", "day=1/part-1.parquet"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

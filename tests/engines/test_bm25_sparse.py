@@ -25,7 +25,6 @@ from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.engines.sparse import Bm25Sparse, Windowed
-from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
@@ -33,6 +32,7 @@ from opensearch_neural.lint import lint
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.models.sparse.lexical import LexicalEncoder
 from opensearch_neural.query_encoder import QueryEncoder
+from opensearch_neural.search.explanation import predicted, shares
 
 DOCUMENTS = 150
 WORDS = [f"word{number}" for number in range(24)]

@@ -24,7 +24,7 @@ from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.engines.engine import Missing, lost_documents
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
-from opensearch_neural.search_request import Request, find
+from opensearch_neural.search.request import Request, find
 
 DENSE = "all-MiniLM-L6-v2"
 TEXTS = {

@@ -23,15 +23,15 @@ from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import HighIdfFirstSetting, PrunedSparseSetting, pruned_window
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.explanation import doubts, predicted, shares
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Body, Rare
-from opensearch_neural.search_request import Request, find
+from opensearch_neural.search.explanation import doubts, predicted, shares
+from opensearch_neural.search.oracle import StoredWeights, predict
+from opensearch_neural.search.request import Request, find
 from opensearch_neural.tune import store, trials
 from opensearch_neural.tune.cascade import CascadeTuning
 from opensearch_neural.tune.high_idf_first import (

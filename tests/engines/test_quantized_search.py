@@ -35,19 +35,19 @@ from opensearch_neural.engines.dense import look_up_table
 from opensearch_neural.engines.settings import RARE_FIRST_WEIGHT, Bm25SparseSetting, CascadeSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.explanation import shares
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
-from opensearch_neural.look_up_table import spread
 from opensearch_neural.models.dense.onnx_encoder import INT8_FILE
 from opensearch_neural.models.dense.quantized import QuantizedModel, Quantizer, load_quantized
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.models.sparse.lexical import LexicalEncoder
-from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Rare
+from opensearch_neural.queries.look_up_table import spread
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
+from opensearch_neural.search.explanation import shares
+from opensearch_neural.search.oracle import StoredWeights, predict
 from opensearch_neural.tune import Questions, Tried
 from opensearch_neural.tune.cascade import CascadeTuning
 

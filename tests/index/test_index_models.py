@@ -22,48 +22,46 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def record(saved: Path) -> IndexMeta:
+def meta(saved: Path) -> IndexMeta:
     model = LexicalEncoder.load(saved)
     return IndexMeta(sparse=SparseMeta("lexical", model.info.hash, model.query.hash))
 
 
-def test_the_model_that_wrote_the_index_is_loaded_once(saved: Path, record: IndexMeta) -> None:
-    models = IndexModels("docs", record, sparse=str(saved))
-    assert record.sparse is not None
-    assert models.query_encoder is models.query_encoder and models.query_encoder.hash == record.sparse.query_hash
-    assert models.sparse.info.hash == record.sparse.hash
+def test_the_model_that_wrote_the_index_is_loaded_once(saved: Path, meta: IndexMeta) -> None:
+    models = IndexModels("docs", meta, sparse=str(saved))
+    assert meta.sparse is not None
+    assert models.query_encoder is models.query_encoder and models.query_encoder.hash == meta.sparse.query_hash
+    assert models.sparse.info.hash == meta.sparse.hash
 
 
-def test_it_is_found_by_its_hash(
-    saved: Path, record: IndexMeta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_found_by_its_hash(saved: Path, meta: IndexMeta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OSN_HOME", str(tmp_path / "home"))
     with pytest.raises(ModelError, match="is not on this machine"):
-        _ = IndexModels("docs", record).query_encoder
-    assert record.sparse is not None
-    registry.remember(record.sparse.hash, saved)
-    assert IndexModels("docs", record).sparse.info.name == "lexical", "not by the folder in which it is kept"
+        _ = IndexModels("docs", meta).query_encoder
+    assert meta.sparse is not None
+    registry.remember(meta.sparse.hash, saved)
+    assert IndexModels("docs", meta).sparse.info.name == "lexical", "not by the folder in which it is kept"
 
 
 def test_the_query_encoder_on_the_cluster_serves_where_the_folder_holds_another_model_by_now(
-    saved: Path, record: IndexMeta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: Path, meta: IndexMeta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OSN_HOME", str(tmp_path / "home"))
-    assert record.sparse is not None
-    registry.remember(record.sparse.hash, saved)
+    assert meta.sparse is not None
+    registry.remember(meta.sparse.hash, saved)
     wrote, cluster = LexicalEncoder.load(saved).query, cast("OpenSearch", object())
     monkeypatch.setattr("opensearch_neural.index.models.read_encoder", lambda client, hash: wrote.to_bytes())
     build_lexical(["another corpus altogether"]).save(saved)
-    assert IndexModels("docs", record, client=cluster).query_encoder.hash == wrote.hash
+    assert IndexModels("docs", meta, client=cluster).query_encoder.hash == wrote.hash
     (saved / "idf.json").write_text("damaged")
-    assert IndexModels("docs", record, client=cluster).query_encoder.hash == wrote.hash
+    assert IndexModels("docs", meta, client=cluster).query_encoder.hash == wrote.hash
     with pytest.raises(ModelError, match=r"idf\.json"):
-        _ = IndexModels("docs", record).query_encoder
+        _ = IndexModels("docs", meta).query_encoder
 
 
 @pytest.mark.parametrize("home", [None, f"/{'x' * 300}"], ids=["none", "unreadable"])
 def test_the_query_encoder_on_the_cluster_serves_a_user_whose_home_folder_cannot_be_read(
-    saved: Path, record: IndexMeta, monkeypatch: pytest.MonkeyPatch, home: str | None
+    saved: Path, meta: IndexMeta, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     """Before: RuntimeError, and PermissionError in a service that gave up root's rights and kept HOME=/root. A name that is
     too long stands for that folder, because root may read all others."""
@@ -75,15 +73,15 @@ def test_the_query_encoder_on_the_cluster_serves_a_user_whose_home_folder_cannot
         monkeypatch.setenv("HOME", home)
     wrote, cluster = LexicalEncoder.load(saved).query, cast("OpenSearch", object())
     monkeypatch.setattr("opensearch_neural.index.models.read_encoder", lambda client, hash: wrote.to_bytes())
-    assert IndexModels("docs", record, client=cluster).query_encoder.hash == wrote.hash
+    assert IndexModels("docs", meta, client=cluster).query_encoder.hash == wrote.hash
     with pytest.raises(ModelError, match="is not on this machine"):
-        _ = IndexModels("docs", record).query_encoder
+        _ = IndexModels("docs", meta).query_encoder
 
 
-def test_another_model_is_refused_with_both_names(record: IndexMeta, tmp_path: Path) -> None:
+def test_another_model_is_refused_with_both_names(meta: IndexMeta, tmp_path: Path) -> None:
     build_lexical(["another corpus altogether"]).save(tmp_path / "other")
     for side in ("sparse", "query_encoder"):
-        models = IndexModels("docs", record, sparse=str(tmp_path / "other"), remedy="name the right one")
+        models = IndexModels("docs", meta, sparse=str(tmp_path / "other"), remedy="name the right one")
         with pytest.raises(
             ModelError, match=r"was written with the sparse model lexical .*, and this is .*other"
         ) as error:
@@ -91,14 +89,14 @@ def test_another_model_is_refused_with_both_names(record: IndexMeta, tmp_path: P
         assert error.value.remedy == "name the right one"
 
 
-def test_an_index_without_such_vectors_has_no_model_for_them(record: IndexMeta) -> None:
-    models = IndexModels("docs", record)
+def test_an_index_without_such_vectors_has_no_model_for_them(meta: IndexMeta) -> None:
+    models = IndexModels("docs", meta)
     for kind, message in (("dense", "dense"), ("quantized", "quantized"), ("reconstructed", "reconstructed")):
         with pytest.raises(ModelError, match=f"the index 'docs' holds no {message} vectors"):
             getattr(models, kind)
     for kind, message in (("dense", "dense"), ("quantized", "quantized")):
         with pytest.raises(ModelError, match=f"the index 'docs' holds no {message} vectors"):
-            IndexModels("docs", record, **{kind: "anything"})
+            IndexModels("docs", meta, **{kind: "anything"})
 
 
 def test_an_index_that_is_not_there_yet_takes_any_model_that_is_named(saved: Path) -> None:
@@ -107,9 +105,9 @@ def test_an_index_that_is_not_there_yet_takes_any_model_that_is_named(saved: Pat
         _ = IndexModels("docs", None).sparse
 
 
-def test_a_model_that_is_held_is_not_loaded(record: IndexMeta, saved: Path) -> None:
+def test_a_model_that_is_held_is_not_loaded(meta: IndexMeta, saved: Path) -> None:
     encoder = LexicalEncoder.load(saved)
-    models = IndexModels("docs", record, sparse="/nowhere")
+    models = IndexModels("docs", meta, sparse="/nowhere")
     assert models.holding(sparse=encoder).sparse is encoder
     with pytest.raises(ModelError):
         _ = models.sparse

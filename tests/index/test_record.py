@@ -94,9 +94,9 @@ def test_a_later_format_is_refused() -> None:
 
 def test_an_index_whose_table_is_being_counted_says_so_with_its_corpus() -> None:
     loading = {"loading": {"restore": {}, "corpus": "docs.jsonl"}}
-    record = IndexMeta(sparse=replace(SPARSE, query_hash="")).with_extra(**loading)
-    read = IndexMeta.from_mapping({"_meta": {"osn": record.to_dict()}}, "docs")
-    assert read == record and read.counting
+    meta = IndexMeta(sparse=replace(SPARSE, query_hash="")).with_extra(**loading)
+    read = IndexMeta.from_mapping({"_meta": {"osn": meta.to_dict()}}, "docs")
+    assert read == meta and read.counting
     with pytest.raises(ModelError, match=r"'docs' has no IDF table yet: docs\.jsonl is being written"):
         check_counted("docs", read)
     for counted in (IndexMeta(sparse=SPARSE).with_extra(**loading), IndexMeta().with_extra(**loading)):
@@ -130,8 +130,8 @@ def test_an_ingest_with_other_models_is_refused_with_what_differs() -> None:
 
 
 def test_an_entry_that_is_none_leaves_the_record() -> None:
-    record = META.with_extra(cascade={"window": 3}, build={"alias": "docs"})
-    assert record.with_extra(build=None).extra == {"cascade": {"window": 3}}
+    meta = META.with_extra(cascade={"window": 3}, build={"alias": "docs"})
+    assert meta.with_extra(build=None).extra == {"cascade": {"window": 3}}
 
 
 @pytest.mark.cluster

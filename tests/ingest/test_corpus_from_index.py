@@ -29,12 +29,12 @@ from ingest.corpus_from_index import copy_index, mappings_of, other_for_queries,
 from ingest.documents import Documents, read_document
 from ingest.job import Job, run_job
 from ingest.settings import NewIndex
-from opensearch_neural import search_request
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.search import request as search_request
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -434,6 +434,25 @@ def test_a_mapping_of_the_users_own_comes_before_the_type_that_the_old_index_has
     (tmp_path / "mapping.json").write_text('{"price": {"type": "integer"}}')
     assert mapped(mapping=tmp_path / "mapping.json") == {"type": "integer"}
     assert mapped() == {"type": "double"}
+
+
+def test_a_field_of_an_index_stays_a_long_only_where_a_double_would_not_tell_its_values_apart(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    theirs, new = f"{index_name}-theirs", f"{index_name}-new"
+    names = ("user", "written", "price", "either")
+    mapping = {name: {"type": "long"} for name in names} | {"text": {"type": "text"}}
+    client.indices.create(index=theirs, body={"mappings": {"properties": mapping}})
+    lines: list[dict[str, Any]] = []
+    for number, price in ((2**53, 10), (2**53 + 1, 10.99)):
+        values = {"user": number, "written": str(number), "price": price, "either": number if price == 10 else price}
+        lines += [{"index": {"_id": str(price)}}, {"text": "rain", **values}]
+    assert not client.bulk(index=theirs, body=lines, params={"refresh": "true"})["errors"]
+    run_job(client, Job(CorpusSource(f"opensearch:{theirs}"), new, new_index=NewIndex(replicas=0)), show_progress=False)
+    fields = client.indices.get_mapping(index=new)[new]["mappings"]["properties"]
+    assert [fields[name]["type"] for name in names] == ["long", "long", "double", "double"]
+    body = {"query": {"term": {"written": 2**53 + 1}}}
+    assert [hit["_id"] for hit in client.search(index=new, body=body)["hits"]["hits"]] == ["10.99"]
 
 
 def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, index_name: str) -> None:

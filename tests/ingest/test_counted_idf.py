@@ -33,10 +33,10 @@ def test_documents_hold_what_the_network_says_and_queries_weigh_by_the_corpus(
     corpus = write_jsonl(tmp_path / "docs.jsonl", records(60))
     report = run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
     assert report.documents == 60
-    record = existing_record(client, index_name)
-    assert record.sparse is not None and record.sparse.name == "my-splade"
+    meta = existing_record(client, index_name)
+    assert meta.sparse is not None and meta.sparse.name == "my-splade"
 
-    query = QueryEncoder.load(registry.link_of(record.sparse.hash))
+    query = QueryEncoder.load(registry.link_of(meta.sparse.hash))
     tokens = query.encode("rainbow rain bow")
     document = snapshot(client, index_name)["doc-0-000000"]
     assert set(document["sparse"]) - set(document["text"].split()), "the network adds words"

@@ -324,6 +324,40 @@ def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> Non
     assert delete_documents(client, index, gone) == 0
 
 
+def test_an_alias_with_a_filter_or_a_routing_hides_no_document_from_a_deletion(
+    client: Any, index_name: str, tmp_path: Path, passages: PassageMeta | None
+) -> None:
+    """Nothing is hidden from `add` and `update`, either."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    run_job(client, job(corpus, index_name, passages=passages, shards=4), show_progress=False)
+    nothing = {"filter": {"term": {"lang": "none"}}, "routing": "elsewhere"}
+    client.indices.put_alias(index=index_name, name=f"{index_name}-few", body=nothing)
+    ids = [record["_id"] for record in HUNDRED[:20]]
+    for id in ids:
+        assert read_document(client, f"{index_name}-few", id) == read_document(client, index_name, id) is not None
+    with Documents(client, f"{index_name}-few") as documents:
+        assert documents.add(HUNDRED[:20]).replaced == 20 and documents.update(ids[0], {"year": 7}).fields["year"] == 7
+        assert documents.delete(ids) == 20
+    assert {key.partition("#")[0] for key in snapshot(client, index_name)} == {record["_id"] for record in HUNDRED[20:]}
+
+
+def test_a_refused_document_has_its_id_by_whatever_name(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"sku": "a/1", "text": "rain"}])
+    settings = job(corpus, index_name)
+    run_job(client, replace(settings, corpus=replace(settings.corpus, id_field="sku")), show_progress=False)
+    written = Documents(client, index_name).add([{"sku": "a/2"}, {"_id": "a/3"}, {"text": "sun"}])
+    assert [refused.id for refused in written.refused] == ["a/2", "a/3", ""]
+
+
+def test_a_block_of_writes_is_told_as_one_by_a_deletion(client: Any, index_name: str, tmp_path: Path) -> None:
+    """The answer holds it among failures of documents; it was told as a lack of credentials."""
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", HUNDRED), index_name), show_progress=False)
+    client.indices.put_settings(index=index_name, body={"index.blocks.write": True})
+    with pytest.raises(ClusterError, match=r"is blocked for POST .*_delete_by_query: .*index write \(api\)") as refused:
+        Documents(client, index_name, patience=1).delete([HUNDRED[0]["_id"]])
+    assert "index.blocks" in str(refused.value.remedy)
+
+
 def test_one_that_is_not_in_a_list_is_refused_and_changes_nothing(client: Any, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": id, "text": "rain"} for id in ("1", "7", "17")])
     run_job(client, job(corpus, index_name), show_progress=False)
@@ -442,8 +476,8 @@ def test_writes_go_on_after_a_swap_to_the_same_model_of_another_folder(
     ],
 )
 def test_what_differs_between_two_builds_is_named(changed: dict[str, Any], told: str | None) -> None:
-    held = IndexMeta(SparseMeta("sparse", "aaaa", "bbbb"), DenseMeta("dense", "cccc", 4, "float", True))
-    assert other_to_write(held, replace(held, **changed)) == told
+    meta = IndexMeta(SparseMeta("sparse", "aaaa", "bbbb"), DenseMeta("dense", "cccc", 4, "float", True))
+    assert other_to_write(meta, replace(meta, **changed)) == told
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -464,6 +498,36 @@ def test_opensearchs_own_update_keeps_the_vectors_where_they_are_stored(
     client.update(index=index_name, id=id, body={"doc": {"price": 9.9}}, refresh=True)
     assert (scores() == before) == stored and (id in scores()) == stored
     assert client.get(index=index_name, id=id)["_source"]["price"] == 9.9
+
+
+def test_documents_that_have_lost_their_vectors_are_counted(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Searches would find them by BM25 alone, and nobody would know."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*HUNDRED, {"_id": "thai", "text": "ฝนตก"}])
+    settings = job(corpus, index_name, store_vectors=False)
+    assert run_job(client, settings, show_progress=False).without_rows == 0
+    ids = [record["_id"] for record in HUNDRED[:2]]
+    for id in ids:
+        client.update(index=index_name, id=id, body={"doc": {"price": 1}}, params={"refresh": "true"})
+    ran = osn("index", "inspect", index_name)
+    assert "  lost        2 of them have lost their vectors" in ran.stdout, ran.stderr
+    assert Documents(client, index_name).add(HUNDRED[:1]).replaced == 1
+    assert json.loads(osn("index", "inspect", index_name, "--json").stdout)["without_rows"] == 1
+    assert run_job(client, settings, show_progress=False).without_rows == 0
+
+
+def test_an_ingest_pipeline_that_removes_vectors_is_told_of(client: Any, index_name: str, tmp_path: Path) -> None:
+    client.ingest.put_pipeline(id=index_name, body={"processors": [{"remove": {"field": "sparse_forward"}}]})
+    template = {"settings": {"index.default_pipeline": index_name}}
+    client.indices.put_index_template(name=index_name, body={"index_patterns": [index_name], "template": template})
+    try:
+        report = run_job(client, job(write_jsonl(tmp_path / "d.jsonl", HUNDRED), index_name), show_progress=False)
+    finally:
+        client.indices.delete_index_template(name=index_name)
+    assert report.documents == report.without_rows == 100
+    client.indices.delete(index=index_name)
+    client.ingest.delete_pipeline(id=index_name)
 
 
 def test_ids_are_read_as_a_file_has_them(tmp_path: Path) -> None:

@@ -835,9 +835,9 @@ def test_08_what_others_store_in_the_record_meanwhile_stays(
     storing(target, "merge_segments", merging={"window": 1})
     storing(versions, "_wait_for_replicas", waiting={"window": 2})
     run(client, build(corpus, index_name, writing={"merge": True}))
-    record = existing_record(client, index_name)
-    assert (record.unfinished, record.extra["build"]["swapped"]) == (None, True)
-    assert (record.extra.get("merging"), record.extra.get("waiting")) == ({"window": 1}, {"window": 2})
+    meta = existing_record(client, index_name)
+    assert (meta.unfinished, meta.extra["build"]["swapped"]) == (None, True)
+    assert (meta.extra.get("merging"), meta.extra.get("waiting")) == ({"window": 1}, {"window": 2})
 
 
 # ---------------------------------------------------------------- 10: a service that holds Documents
@@ -1075,8 +1075,8 @@ def test_14_an_interrupted_corpus_is_remembered_when_another_one_is_whole(
         patch.setattr("ingest.writing.target.finish", killed)
         run(client, job(one, index_name))
     run(client, job(two, index_name))
-    record = existing_record(client, index_name)
-    assert (record.loading, record.adding) == (None, [str(one.resolve())])
+    meta = existing_record(client, index_name)
+    assert (meta.loading, meta.adding) == (None, [str(one.resolve())])
     run(client, job(one, index_name))
     assert existing_record(client, index_name).unfinished is None
 

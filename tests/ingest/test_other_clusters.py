@@ -26,8 +26,8 @@ from opensearch_neural import QueryEncoder, node
 from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import open_engines
-from opensearch_neural.filters import parse_filter
-from opensearch_neural.search_request import Request, find
+from opensearch_neural.search.filters import parse_filter
+from opensearch_neural.search.request import Request, find
 
 LEAST_ROLE = Path(__file__).parents[2] / "docs" / "clusters.md"
 NAMED = re.compile(r"INDEX|\\\{[a-z]+\\\}")

@@ -130,6 +130,43 @@ def test_a_limit_on_fields_is_told_at_once_and_can_be_raised(client: Any, index_
     assert run_job(client, job(tmp_path / "d.jsonl", index_name, field_limit=1500), show_progress=False).letters == 0
 
 
+def test_whole_numbers_that_a_double_does_not_tell_apart_are_found_each_by_itself(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids of 64 bits: as doubles, a filter finds the documents of others."""
+    large = 2**60
+    lines = [
+        {"_id": str(n), "text": "rain", "user": large + n, "users": [1, large + n], "price": n, "unsigned": 2**63 + n}
+        | {"word": large if n else "a", "either": large + n if n else 1.5}
+        for n in range(3)
+    ]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none")
+    assert run_job(client, settings, show_progress=False).letters == 0
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    longs, doubles = ("user", "users"), ("price", "unsigned", "either")
+    kinds = {name: fields[name]["type"] for name in (*longs, *doubles, "word")}
+    assert kinds == {**dict.fromkeys(longs, "long"), **dict.fromkeys(doubles, "double"), "word": "keyword"}
+    for field in longs:
+        body = {"query": {"term": {field: large + 1}}}
+        assert [hit["_id"] for hit in client.search(index=index_name, body=body)["hits"]["hits"]] == ["1"]
+    for name in kinds:
+        assert (f"the field {name!r} holds whole numbers of more than 53 bits" in caplog.text) == (
+            name in ("unsigned", "either")
+        )
+
+
+def test_an_index_template_decides_how_long_numbers_are_mapped(client: Any, index_name: str, tmp_path: Path) -> None:
+    template = {"mappings": {"properties": {"user": {"type": "keyword"}}}}
+    client.indices.put_index_template(name=index_name, body={"index_patterns": [index_name], "template": template})
+    try:
+        lines = [{"_id": "1", "text": "rain", "user": 2**60}]
+        run_job(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none"), show_progress=False)
+    finally:
+        client.indices.delete_index_template(name=index_name)
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert fields["user"]["type"] == "keyword"
+
+
 def test_a_mapping_adds_fields_to_an_index_and_is_refused_where_they_are_mapped_otherwise(
     client: Any, index_name: str, tmp_path: Path
 ) -> None:
@@ -150,6 +187,25 @@ def test_a_mapping_adds_fields_to_an_index_and_is_refused_where_they_are_mapped_
         run_job(client, settings, show_progress=False)
     assert snapshot(client, index_name) == before
     assert "size" not in json.dumps(client.indices.get_mapping(index=index_name))
+
+
+def test_a_mapped_field_that_no_document_will_have_is_named(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mapping = tmp_path / "mapping.json"
+    fields = {name: {"type": "keyword"} for name in ("sku", "story", "price")} | {
+        "name": {"type": "alias", "path": "title"}
+    }
+    mapping.write_text(json.dumps(fields))
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"sku": "1", "story": "rain", "name": "t", "price": "9"}])
+    settings = job(corpus, index_name, sparse="none", mapping=mapping)
+    named = replace(settings.corpus, id_field="sku", text_field="story", title_field="name")
+    run_job(client, replace(settings, corpus=named), show_progress=False)
+    told = [line for line in caplog.messages if line.startswith("--mapping maps")]
+    assert [line.partition(", so that")[0] for line in told] == [
+        "--mapping maps 'sku', which is called _id in the index",
+        "--mapping maps 'story', which is called text in the index",
+    ]
 
 
 def test_many_clashes_are_named_before_anything_is_written(

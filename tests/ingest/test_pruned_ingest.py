@@ -37,13 +37,13 @@ def test_an_index_holds_pruned_documents_alone_however_they_come(client: Any, in
     whole = snapshot(client, f"{index_name}-whole")
     assert max(len(source["sparse"]) for source in whole.values()) > 3
     run_job(client, job(corpus, index_name, prune=HEAVY), show_progress=False)
-    record = existing_record(client, index_name)
-    assert record.prune == "top_k:3" and record.format == existing_record(client, f"{index_name}-whole").format
+    meta = existing_record(client, index_name)
+    assert meta.prune == "top_k:3" and meta.format == existing_record(client, f"{index_name}-whole").format
     held = snapshot(client, index_name)
     for id_, source in whole.items():
         assert sorted(held[id_]["sparse"].values()) == pytest.approx(sorted(heaviest(source).values())), id_
         assert held[id_]["sparse"].items() <= source["sparse"].items()
-    largest = read_largest(client, record.extra[LARGEST])
+    largest = read_largest(client, meta.extra[LARGEST])
     assert largest is not None and set(largest.weights) == {token for each in held.values() for token in each["sparse"]}
     # What is added later is pruned likewise, by a corpus as by single documents.
     run_job(client, job(write_jsonl(tmp_path / "more.jsonl", more[:5]), index_name), show_progress=False)

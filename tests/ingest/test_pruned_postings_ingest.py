@@ -25,11 +25,11 @@ from ingest.versions.builds import rollback, serve
 from ingest.writing.target import existing_target
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.forward_index import FIELD, token_hash
 from opensearch_neural.index.hidden_index import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.models.sparse.pruning import Pruning
+from opensearch_neural.queries.forward_index import FIELD, token_hash
 from opensearch_neural.query_encoder import QueryEncoder
 
 pytestmark = pytest.mark.cluster

@@ -83,20 +83,20 @@ def splade_job(corpus: Path | str, index: str, splade: Path, **settings: Any) ->
 
 def outcome(client: OpenSearch, index: str) -> dict[str, Any]:
     """Everything that an ingest leaves for searches."""
-    record = existing_record(client, index)
-    assert record.sparse is not None
-    largest = read_largest(client, record.extra[LARGEST])
+    meta = existing_record(client, index)
+    assert meta.sparse is not None
+    largest = read_largest(client, meta.extra[LARGEST])
     assert largest is not None
-    model = registry.link_of(record.sparse.hash).resolve()
-    assert directory.hash_files(model) == record.sparse.hash
+    model = registry.link_of(meta.sparse.hash).resolve()
+    assert directory.hash_files(model) == meta.sparse.hash
     # The id of the largest weights, and the build, name the index.
-    meta = {name: value for name, value in record.to_dict().items() if name not in (LARGEST, "build")}
+    entries = {name: value for name, value in meta.to_dict().items() if name not in (LARGEST, "build")}
     tokens = QueryEncoder.of_index(client, index).encode(QUERY)
     hits = client.search(index=index, body=open_engines(client, index).body("sparse", QUERY, size=200))["hits"]["hits"]
     return {
         "documents": snapshot(client, index),
-        "record": meta,
-        "encoder": read_encoder(client, record.sparse.query_hash),
+        "record": entries,
+        "encoder": read_encoder(client, meta.sparse.query_hash),
         "largest": largest.weights,
         "table": (model / "idf.json").read_bytes(),
         "osn.json": (model / "osn.json").read_bytes(),
@@ -122,10 +122,10 @@ def by_two_passes(client: OpenSearch, settings: Job, monkeypatch: pytest.MonkeyP
         patch.setattr("ingest.job.content_by_models", counted_first)
         run(client, settings)
         left = outcome(client, settings.index)
-        record = existing_record(client, settings.index)
+        meta = existing_record(client, settings.index)
     client.indices.delete(index=settings.index)
-    assert record.sparse is not None
-    client.delete(index=hidden_index.INDEX, id=f"encoder-{record.sparse.query_hash}")
+    assert meta.sparse is not None
+    client.delete(index=hidden_index.INDEX, id=f"encoder-{meta.sparse.query_hash}")
     return left
 
 

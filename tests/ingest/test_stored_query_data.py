@@ -25,7 +25,7 @@ from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import hidden_index
 from opensearch_neural.index.hidden_index import INDEX, LARGEST, ask_largest, read_largest
 from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta, existing_record, write_record
@@ -77,6 +77,20 @@ def test_searches_need_no_model_files(
     there = open_engines(client, written)
     assert there.body("bm25-sparse", text) == here.body("bm25-sparse", text)
     assert client.search(index=written, body=there.body("sparse", text))["hits"]["hits"][0]["_id"] == "doc-0-000007"
+
+
+def test_a_client_of_the_other_kind_is_named(client: Any, cluster_url: str, written: str) -> None:
+    """Its answers are coroutines, of which an error told only that they have no length."""
+
+    async def asked() -> None:
+        async with await connect_async(cluster_url) as asynchronous:
+            for opening in (open_engines, QueryEncoder.of_index, Documents):
+                with pytest.raises(InputError, match="the client is an asynchronous one"):
+                    opening(asynchronous, written)
+            with pytest.raises(InputError, match="the client is not an asynchronous one"):
+                await QueryEncoder.of_index_async(client, written)
+
+    asyncio.run(asked())
 
 
 def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
@@ -359,12 +373,12 @@ def test_documents_are_written_where_the_record_may_not_be_and_that_is_told_seld
 
 
 def test_while_an_ingest_writes_the_index_documents_leave_the_record_to_it(client: Any, written: str) -> None:
-    record = existing_record(client, written)
-    write_record(client, written, record.with_extra(adding=["more.jsonl"]))
+    meta = existing_record(client, written)
+    write_record(client, written, meta.with_extra(adding=["more.jsonl"]))
     with Documents(client, written) as documents:
         documents.add(records(130, seed=5))
     assert kept_documents(client, written) == 120
-    write_record(client, written, record)
+    write_record(client, written, meta)
     with Documents(client, written) as documents:
         documents.add([{"_id": "more", "text": "rain"}])
     assert kept_documents(client, written) == 251
@@ -375,9 +389,9 @@ def test_the_default_window_is_that_of_a_shard(
 ) -> None:
     monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", 10)
     run_job(client, job(write_jsonl(tmp_path / "docs.jsonl", records(120)), index_name, shards=3), show_progress=False)
-    record = existing_record(client, index_name)
-    assert record.extra[SHARD_DOCUMENTS] == 40 and default_windows(open_engines(client, index_name))[0] == 60
-    write_record(client, index_name, record.with_extra(**{SHARD_DOCUMENTS: None}))
+    meta = existing_record(client, index_name)
+    assert meta.extra[SHARD_DOCUMENTS] == 40 and default_windows(open_engines(client, index_name))[0] == 60
+    write_record(client, index_name, meta.with_extra(**{SHARD_DOCUMENTS: None}))
     assert default_windows(open_engines(client, index_name))[0] == 60, "counted, as an older version kept nothing"
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = lambda request: Fault("status", 403) if "_count" in request.path else None
@@ -464,17 +478,17 @@ def test_an_encoder_that_lists_no_users_is_never_deleted(client: Any, index_name
     run_job(client, job(corpus, index_name), show_progress=False)
     id, header = encoder_of(client, index_name)
     client.index(index=INDEX, id=id, body={name: value for name, value in header.items() if name != "users"})
-    record = existing_record(client, index_name)
-    assert record.sparse is not None
-    content = hidden_index.read_encoder(client, record.sparse.query_hash)
+    meta = existing_record(client, index_name)
+    assert meta.sparse is not None
+    content = hidden_index.read_encoder(client, meta.sparse.query_hash)
     assert content is not None
-    hidden_index.store_encoder(client, "another", record.sparse.query_hash, "lexical", content)
+    hidden_index.store_encoder(client, "another", meta.sparse.query_hash, "lexical", content)
     assert "users" not in encoder_of(client, index_name)[1], "a list of the later ones would not be whole"
-    hidden_index.forget(client, index_name, record)
-    hidden_index.forget(client, "another", record)
+    hidden_index.forget(client, index_name, meta)
+    hidden_index.forget(client, "another", meta)
     client.indices.delete(index=index_name)
-    hidden_index.forget(client, index_name, record)
-    assert hidden_index.read_encoder(client, record.sparse.query_hash) == content
+    hidden_index.forget(client, index_name, meta)
+    assert hidden_index.read_encoder(client, meta.sparse.query_hash) == content
     client.delete(index=INDEX, id=id)
 
 
@@ -485,7 +499,7 @@ def test_an_encoder_that_is_stored_again_while_it_is_deleted_is_whole(
     monkeypatch.setattr(hidden_index, "PART_BYTES", 100)
     hash, content = "test-stored-again", bytes(range(250))
     hidden_index.store_encoder(client, "first", hash, "a model", content)
-    record = IndexMeta(sparse=SparseMeta("a model", "any", hash))
+    meta = IndexMeta(sparse=SparseMeta("a model", "any", hash))
 
     def store_again(request: Request) -> None:
         is_part = request.path.rpartition("-")[2].isdigit()
@@ -494,10 +508,10 @@ def test_an_encoder_that_is_stored_again_while_it_is_deleted_is_whole(
 
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = store_again
-        hidden_index.forget(connect(proxy.url), "first", record)
+        hidden_index.forget(connect(proxy.url), "first", meta)
     assert hidden_index.read_encoder(client, hash) == content
     assert client.get(index=INDEX, id=f"encoder-{hash}")["_source"]["users"] == ["second"]
-    hidden_index.forget(client, "second", record)
+    hidden_index.forget(client, "second", meta)
     assert hidden_index.read_encoder(client, hash) is None
 
 

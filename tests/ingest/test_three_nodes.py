@@ -24,7 +24,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.search_request import Request, find, find_by_body
+from opensearch_neural.search.request import Request, find, find_by_body
 
 pytestmark = pytest.mark.faults
 

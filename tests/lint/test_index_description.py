@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from lint_cases import outcomes
 
-from opensearch_neural import multi_vector, queries
+from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import Capabilities
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
+from opensearch_neural.queries import multi_vector
 
 META = IndexMeta(sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "byte", True))
 PARTS = {"hybrid": {"queries": [{"match_all": {}}, {"match_none": {}}]}}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from lint_cases import NEAR, VECTOR, WIDE, Case, LintNode, bending, knn, nearest, refusal, rejected
 
-from opensearch_neural import multi_vector, queries
+from opensearch_neural import queries
 from opensearch_neural.lint import lint
+from opensearch_neural.queries import multi_vector
 
 REJECTED = [
     *(Case("knn-k", {"query": knn(k=k)}) for k in (0, -1, 10_001, None, "x")),

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from opensearch_neural import multi_vector, queries
-from opensearch_neural.explanation import shares
+from opensearch_neural import queries
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta
+from opensearch_neural.queries import multi_vector
+from opensearch_neural.search.explanation import shares
 
 ASKED = [3.0, -1.0, 2.0]
 KINDS = [(type, normalized, 1) for type in ("float", "byte", "sq") for normalized in (True, False)] + [

@@ -466,6 +466,41 @@ def test_a_query_without_known_tokens_finds_nothing_and_is_no_error(client, spar
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"filter": "lang=en"}, "a filter is a query clause such as .*, not 'lang=en'"),
+        ({"filter": ["lang", "en"]}, "a filter is a query clause"),
+        ({"filter": {"query": {"match_all": {}}}}, "a filter is a query clause, not a request body"),
+        ({"highlight": True}, "highlight is a text, not True"),
+    ],
+)
+def test_what_is_no_clause_and_no_text_is_named(wrong: dict, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        queries.bm25("rain", **wrong)
+    with pytest.raises(TypeError, match=told):
+        queries.neural_sparse({"rain": 1.0}, **wrong)
+
+
+@pytest.mark.parametrize("text", [None, b"rain", 5, ["rain"]])
+def test_a_query_that_is_no_text_is_named(text: object) -> None:
+    with pytest.raises(TypeError, match="a query is a text, not "):
+        queries.bm25(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("base", "told"), [("rain", "not 'rain'"), ({"query": {"match_all": {}}, "size": 1}, "not a request")]
+)
+def test_a_base_that_is_no_clause_is_named(base: object, told: str) -> None:
+    with pytest.raises(TypeError, match=f"base is a query clause.*{told}"):
+        queries.bm25_sparse("rain", {"rain": 1.0}, base=base)  # type: ignore[arg-type]
+
+
+def test_one_field_of_the_source_may_be_named_alone() -> None:
+    """Its letters are no fields."""
+    assert queries.bm25("rain", source="title") == queries.bm25("rain", source=["title"])
+
+
 def test_highlighting_marks_the_query_words_whatever_the_engine(client, sparse_index) -> None:
     body = queries.neural_sparse({"é": 1.0}, highlight="rainbow", size=1)
     (hit,) = client.search(index=sparse_index[1], body=body)["hits"]["hits"]

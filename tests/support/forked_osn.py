@@ -4,6 +4,7 @@ tests/test_plain_install.py."""
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -69,6 +70,7 @@ def _serve(listening: socket.socket) -> None:
 
 
 def _run(asked: bytes, streams: list[Connection]) -> None:
+    gc.freeze()  # what the server imported stays: a training's `gc.collect()` would go through all of it
     arguments, folder, environment = json.loads(asked)
     for number, stream in enumerate(streams):
         os.dup2(stream.fileno(), number)

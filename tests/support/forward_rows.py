@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from opensearch_neural import forward_index
+from opensearch_neural.queries import forward_index
 
 BYTES = 6
 """Of a token."""

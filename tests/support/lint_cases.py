@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opensearch_neural import forward_index, queries
+from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import Capabilities
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.lint import Finding, lint
 from opensearch_neural.lint.index_description import IndexDescription
-from opensearch_neural.multi_vector import several_vectors, stored
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, forward_index
+from opensearch_neural.queries.multi_vector import several_vectors, stored
 
 META = IndexMeta(
     sparse=SparseMeta("m", "h", "q"),

@@ -46,14 +46,13 @@ def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> S
     return SparseConfig(**(plain | changes))
 
 
-def student(config: SparseConfig, *, moved: bool = True) -> SparseStudent:
+def student(config: SparseConfig) -> SparseStudent:
     """The untrained student, every weight moved so that one that export forgets shows, some hundred terms active."""
     model = build(config, [config.train[0].load().documents]).eval()
     torch.manual_seed(9)
     with torch.no_grad():
         for parameter in model.parameters():
-            if moved:
-                parameter += 0.05 * torch.randn_like(parameter)
+            parameter += 0.05 * torch.randn_like(parameter)
     calibrate(model, TEXTS[:2], expansions=10, weight=0.5)
     return model
 

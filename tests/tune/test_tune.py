@@ -34,13 +34,14 @@ from opensearch_neural.engines.settings import (
 )
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Summary
-from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.models import IndexModels
+from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, share, store
 from opensearch_neural.tune.bm25_sparse import Bm25SparseTuning, bm25_sparse_settings, choose_bm25_sparse
-from opensearch_neural.tune.cascade import WEIGHTS, cascade_settings
+from opensearch_neural.tune.cascade import WEIGHTS, CascadeTuning, cascade_settings
 from opensearch_neural.tune.high_idf_first import HighIdfFirstTuning, high_idf_first_settings
 from opensearch_neural.tune.plot import plot
 from opensearch_neural.tune.trials import Ask, asker, halves, try_all
@@ -70,6 +71,14 @@ def test_halves_share_no_query_and_hold_only_judged_ones() -> None:
     assert all(int(query[1:]) < 90 for query in [*tuning.texts, *held_back.texts])
     with pytest.raises(InputError, match="9 usable queries are too few"):
         halves({f"q{at}": "x" for at in range(9)}, None, 30, seed=1)
+
+
+def test_a_query_that_is_a_document_is_left_out_of_its_own_hits() -> None:
+    questions = Questions({"m": "moon", "q": "lion"}, {"m": {"l": 1}, "q": {"l": 1}}, own={"m"})
+    assert (questions.page("m"), questions.page("q")) == (11, 10)
+    assert questions.quality({"m": {"m": 3.0, "l": 2.0}, "q": {"l": 1.0}}, {}) == {"m": 1.0, "q": 1.0}
+    for part in halves({f"q{at}": "x" for at in range(10)}, {f"q{at}": {"d": 1} for at in range(10)}, 5, 0, {"q1"}):
+        assert part.own == {"q1"}
 
 
 def test_a_share_is_of_sums_and_its_interval_over_queries() -> None:
@@ -228,6 +237,34 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
 
 
 @pytest.mark.cluster
+def test_osn_tune_and_osn_eval_measure_the_same(
+    client, cluster_url: str, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the queries are documents of the index, which `osn eval` leaves out of their own hits."""
+    hits = client.search(index=index, body={"size": 24, "query": {"exists": {"field": "text"}}})["hits"]["hits"]
+    queries = [{"_id": hit["_id"], "text": hit["_source"]["text"]} for hit in hits]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
+    near = client.msearch(body=[
+        line for query in queries
+        for line in ({"index": index}, {"size": 2, "query": {"match": {"contents": query["text"]}}})
+    ])  # fmt: skip
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(
+        f"{query['_id']}\t{hit['_id']}\t1\n"
+        for query, answer in zip(queries, near["responses"], strict=True)
+        for hit in answer["hits"]["hits"] if hit["_id"] != query["_id"]
+    ))  # fmt: skip
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.WEIGHTS", (Bm25SparseSetting.weight,))
+    place = ("--url", cluster_url, "--index", index, "--data", str(tmp_path), "--split", "train", "--json")
+    tune_command, eval_command = ["tune", *place, "--passes", "1", "--dry-run"], ["eval", *place, "--engines", "bm25"]
+    tuned = CliRunner().invoke(osn, tune_command, catch_exceptions=False)
+    measured = CliRunner().invoke(osn, [*eval_command, "--timed", "0", "--measures", "nDCG@10"], catch_exceptions=False)
+    assert "queries are documents of the index too" in measured.stderr
+    bm25 = next(row for row in json.loads(measured.stdout)["rows"] if row["measure"] == "nDCG@10")
+    assert json.loads(tuned.stdout)["tried"][0]["nDCG@10"] == pytest.approx(bm25["value"])
+
+
+@pytest.mark.cluster
 def test_known_items_of_long_texts_without_full_stops_can_be_searched(client, tmp_path: Path) -> None:
     """Before, OpenSearch refused a query of as many terms as such a text has, and more than 10,000 known items."""
     texts = {f"list{at}": " ".join(f"w{at}x{number}" for number in range(3000)) for at in range(6)}
@@ -336,10 +373,10 @@ def test_a_tuned_window_grows_with_the_index_as_the_default_does(
     chosen = Chosen(setting, Tried(setting, 1.0, 0.9, 1.1), 1.1, 1.05, 1.2, 0)
 
     def window(tuned_on: int | None, held: int, **how: int) -> int:
-        record = existing_record(client, index)
-        tuned = {name: value for name, value in record.extra[key].items() if name != SHARD_DOCUMENTS}
+        meta = existing_record(client, index)
+        tuned = {name: value for name, value in meta.extra[key].items() if name != SHARD_DOCUMENTS}
         tuned |= {} if tuned_on is None else {SHARD_DOCUMENTS: tuned_on}
-        write_record(client, index, record.with_extra(**{key: tuned, SHARD_DOCUMENTS: held}))
+        write_record(client, index, meta.with_extra(**{key: tuned, SHARD_DOCUMENTS: held}))
         size: int = open_engines(client, index, **how).body(engine, "parse a string")["rescore"]["window_size"]
         return size
 
@@ -423,8 +460,32 @@ def test_the_command_tunes_shows_and_stores(
     assert any(each["pareto"] for each in content["tried"])
     report = Elements(page.read_text())
     assert len(report.of("circle", "point")) >= len(few) - 1 and "all tokens: " in str(report.of("svg", "costs"))
+    assert content["stored"] is False and ("--dry-run" if faster else "nothing was stored") in content["verdict"]
     assert (content["chosen"] is not None) == faster == len(report.of("svg", "forest")) and "SHA-256" in report.text
     assert ("nothing was stored" in report.text) == (not faster)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("stored", [False, True])
+def test_where_nothing_is_chosen_an_earlier_choice_is_named(
+    client, cluster_url: str, index: str, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    record = Bm25SparseSetting(1.1, 20).record if stored else None
+    write_record(client, index, existing_record(client, index).with_extra(**{Bm25SparseSetting.key: record}))
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.WEIGHTS", (0.1,))
+    monkeypatch.setattr("opensearch_neural.tune.bm25_sparse.choose_bm25_sparse", lambda *_, **__: None)
+    command = ("tune", "--url", cluster_url, "--index", index, "--most", "5", "--passes", "1")
+    done = CliRunner().invoke(osn, command, catch_exceptions=False)
+    write_record(client, index, existing_record(client, index).with_extra(**{Bm25SparseSetting.key: None}))
+    assert "nothing was stored" in done.stdout
+    assert ("bm25-sparse goes on with the setting that was stored before" in done.stdout) == stored
+
+
+def test_a_cascade_goes_on_with_what_was_tuned_after_the_same_engine() -> None:
+    meta = IndexMeta(extra={CascadeSetting.key: CascadeSetting(first="high-idf-first").record, SHARD_DOCUMENTS: 10})
+    for first, used in (("high-idf-first", True), ("bm25-sparse", False), (None, True)):
+        engines = Engines("docs", meta, True, IndexModels("docs", meta), {} if first is None else {"first": first})
+        assert CascadeTuning(None, engines).has_stored_setting is used  # type: ignore[arg-type]
 
 
 @pytest.mark.cluster

@@ -134,6 +134,28 @@ def test_an_id_with_a_blank_is_in_no_trec_file(id: str, tmp_path: Path) -> None:
         grades.trec()
 
 
+def test_ids_with_blanks_go_into_qrels_of_beir_and_are_read_again(tmp_path: Path) -> None:
+    grades = Grades(tmp_path / "g.jsonl")
+    grades.add(Grade("query 1", "x", "two words", 2, "ann", "2026-01-01"))
+    grades.add(Grade("query 1", "x", "rain", 0, "ann", "2026-01-01"))
+    (tmp_path / "grades.tsv").write_text(grades.beir())
+    assert read_qrels(tmp_path / "grades.tsv") == {"query 1": {"two words": 2, "rain": 0}}
+    for id in ("", " rain", "a\tb", "a\nb", "a\u2028b"):
+        other = Grades(tmp_path / f"{len(id)}.jsonl")
+        other.add(Grade("q1", "x", id, 1, "ann", "2026-01-01"))
+        with pytest.raises(InputError, match="cannot contain the id"):
+            other.beir()
+        (tmp_path / f"{len(id)}.jsonl").unlink()
+
+
+def test_grades_of_another_question_with_the_same_id_are_named(tmp_path: Path) -> None:
+    grades = Grades(tmp_path / "g.jsonl")
+    for query in ("q1", "q2"):
+        grades.add(grade(query, "rain", 1))
+    assert grades.regraded(QUERIES) == [] and grades.regraded({"q3": "new"}) == []
+    assert grades.regraded({**QUERIES, "q2": "another question"}) == ["q2"]
+
+
 def test_wins_and_losses_are_against_the_first_column(tmp_path: Path) -> None:
     grades = Grades(tmp_path / "g.jsonl")
     for query in QUERIES:
@@ -295,6 +317,7 @@ def test_only_a_grade_is_taken(page: TestClient, tmp_path: Path, sent: Any, type
     assert answer.status_code == status
     assert bool((tmp_path / "grades.jsonl").read_text()) == (status == 204)
     assert ("q1 0 rain 3" in page.get("/grades/trec").text) == (status == 204)
+    assert ("q1\train\t3" in page.get("/grades/beir").text) == (status == 204)
 
 
 @pytest.mark.cluster

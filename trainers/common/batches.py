@@ -86,7 +86,7 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: _changed(getattr(value, field.name), change) for field in fields(value)})
     if isinstance(value, Mapping):
-        return {key: _changed(held, change) for key, held in value.items()}
+        return {key: _changed(part, change) for key, part in value.items()}
     if isinstance(value, list):
-        return [_changed(held, change) for held in value]
+        return [_changed(part, change) for part in value]
     return value

@@ -215,14 +215,14 @@ class _Gather(torch.autograd.Function):
         count = torch.tensor([len(rows)], device=rows.device)
         counts = [torch.zeros_like(count) for _ in range(world)]
         dist.all_gather(counts, count)
-        sizes = [int(one) for one in counts]
+        sizes = [int(part) for part in counts]
         # all_gather needs equal shapes: pad to the largest number of rows, and cut again.
         filled = rows.new_zeros((max(sizes), *rows.shape[1:]))
         filled[: len(rows)] = rows
         gathered = [torch.empty_like(filled) for _ in range(world)]
         dist.all_gather(gathered, filled)
         ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))  # type: ignore[attr-defined]
-        return torch.cat([one[:size] for one, size in zip(gathered, sizes, strict=True)])
+        return torch.cat([part[:size] for part, size in zip(gathered, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> Tensor:
@@ -244,10 +244,12 @@ def in_order(vectors: list[Tensor], positions: list[Tensor]) -> Tensor:
 
 def _total_counts(of_parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The divisor of each language-model term: the count over the whole batch, divided by the number of processes."""
-    names = sorted({name for one in of_parts for name in one})
+    names = sorted({name for part in of_parts for name in part})
     if not names:
         return {}
-    counts = torch.stack([torch.stack([one[name].float() for one in of_parts if name in one]).sum() for name in names])
+    counts = torch.stack(
+        [torch.stack([part[name].float() for part in of_parts if name in part]).sum() for name in names]
+    )
     if processes() > 1:
         dist.all_reduce(counts)
         counts /= processes()

@@ -58,7 +58,8 @@ def train(
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
     collate: turns items of `data` into a batch. config: the configuration to save beside the model (by default the
-    settings). made_from: hashes of what `data_hash` does not cover: of "start" and "teachers", and of `dev_hashes`.
+    settings). made_from: hashes of what `data_hash` does not cover, or that an error should name: of "start", "teachers" and
+    the user's own "loss", and of `dev_hashes`.
     start_field: the field of `config` that names the model that training starts from; its files, covered by `data_hash` or
     `made_from`, may lie elsewhere when a run is continued. evaluate: returns dev measures of `model` in its present state,
     higher is better; called in the main process, in evaluation mode. best_from: states before this share of the steps are
@@ -199,8 +200,8 @@ class _StopAfterStep(TrainerCallback):
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if processes() > 1:
             # The signal may reach processes in different steps; all must stop after the same step.
-            asked = torch.tensor(int(self.asked), device=args.device)
-            dist.all_reduce(asked, dist.ReduceOp.MAX)
-            self.asked = bool(asked)
+            stop = torch.tensor(int(self.asked), device=args.device)
+            dist.all_reduce(stop, dist.ReduceOp.MAX)
+            self.asked = bool(stop)
         if self.asked:
             control.should_save = control.should_training_stop = True

@@ -65,23 +65,19 @@ def margin_mse(student: Tensor, teacher: Tensor, *, known: Tensor | None = None)
     return torch.where(pairs, difference, 0.0).square().sum() / pairs.sum().clamp(min=1)
 
 
-def kl_distillation(
-    student: Tensor, teacher: Tensor, *, temperature: float = 1.0, known: Tensor | None = None
-) -> Tensor:
-    """τ² · KL(softmax(t/τ) ‖ softmax(s/τ)), the mean over queries (sparse, eq. 1, with τ = 1).
+def kl_distillation(student: Tensor, teacher: Tensor, *, known: Tensor | None = None) -> Tensor:
+    """KL(softmax(t) ‖ softmax(s)), the mean over queries (sparse, eq. 1).
 
     student, teacher: (queries, candidates); known: (queries, candidates), False where the teacher has no score or the
-    slot is empty: such candidates are left out on both sides. τ² keeps the size of gradients when τ changes
-    (Hinton et al. 2015, section 2).
+    slot is empty: such candidates are left out on both sides.
     """
-    student, teacher = student.float() / temperature, teacher.float() / temperature
+    student, teacher = student.float(), teacher.float()
     if known is not None:
         # A finite stand-in for −inf: exp() of it is exactly 0, and its gradient is 0 instead of NaN.
         lowest = torch.finfo(student.dtype).min / 4
         student, teacher = student.masked_fill(~known, lowest), teacher.masked_fill(~known, lowest)
     log_student, log_teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
-    divergence = (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1)
-    return temperature**2 * divergence.mean()
+    return (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1).mean()
 
 
 def normalized_ensemble(

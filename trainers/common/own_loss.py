@@ -9,6 +9,7 @@ parameters, what it returned, and the line where it failed.
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
 import inspect
 import sys
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 EXPECTED = "expected package:function, such as my_losses:hinge for the function hinge in my_losses.py of this folder"
 SIGNATURE = "it is called with scores, (queries, documents), and targets, and returns a scalar tensor"
 
+LOSS = "loss"
+"""In `made_from` of a training: the hash of the user's own loss."""
 LOSS_OPTION = {"loss": ("objective.loss", "package:function, a loss of your own in place of the contrastive one.")}
 """The shortcut --loss of trainings with an objective."""
 
@@ -90,6 +93,12 @@ def loss_hash(name: str | None) -> list[bytes]:
     except TypeError:  # An object that can be called, one of torch's modules for instance: the module that makes it.
         path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
     return [] if path is None else [Path(path).read_bytes()]
+
+
+def loss_noted(name: str | None) -> dict[str, str]:
+    """{LOSS: a hash of `loss_hash`}, for `made_from` of a training; {} without a loss of the user's own."""
+    source = loss_hash(name)
+    return {LOSS: hashlib.sha256(source[0]).hexdigest()[:16]} if source else {}
 
 
 def failure(error: Exception) -> str:

@@ -40,7 +40,7 @@ def from_main_process(value: dict[str, float]) -> dict[str, float]:
     """Returns, in every process, the value that the main process passes."""
     if processes() == 1:
         return value
-    held: list[Any] = [value]
-    dist.broadcast_object_list(held, src=0)
-    received: dict[str, float] = held[0]
+    values: list[Any] = [value]
+    dist.broadcast_object_list(values, src=0)
+    received: dict[str, float] = values[0]
     return received

@@ -24,6 +24,7 @@ from opensearch_neural.files import replaced, share, write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
 from trainers.common.config import fingerprint, save_config, to_dict
+from trainers.common.own_loss import LOSS
 from trainers.common.processes import is_main_process
 from trainers.common.training_model import TrainingModel
 
@@ -186,6 +187,11 @@ class RunFolder:
                     f"{self.output} holds a training run that measured its states on another content of the {changed[0]}: "
                     "measures on two contents do not show which state is best",
                     f"give the set as it was, choose another --output, or remove {self.output}",
+                )
+            if LOSS in changed:
+                raise InputError(
+                    f"{self.output} holds a training run with another text of the module of your loss",
+                    f"choose another --output, or remove {self.output}",
                 )
             if changed:
                 others = {"start": "from another start", "teachers": "with other teachers"}

@@ -233,8 +233,8 @@ class LoopTrainer(Trainer):
             return
         if select == LAST or best.step is None or measures[select] > best.measures[select]:
             self._keep(BestState(start, step, measures), self.module)
-        kept = self.best.step or 0
-        since = sum(1 for entry in self.state.log_history if f"eval_{select}" in entry and entry["step"] > kept)
+        best_step = self.best.step or 0
+        since = sum(1 for entry in self.state.log_history if f"eval_{select}" in entry and entry["step"] > best_step)
         if self.settings.patience is not None and since >= self.settings.patience:
             logger.info("no gain in %s for %d evaluations: stopping at step %d", select, since, step)
             self.control.should_training_stop = self.control.should_save = self._patience_ended = True

@@ -98,7 +98,7 @@ def sample_candidates(
 
 
 def candidate_rows(data: TrainingData, negatives: int = 1) -> npt.NDArray[np.int64] | None:
-    """Rows, ascending, of the documents that queries are compared with: their positives and hard negatives.
+    """Rows, ascending, of all queries' candidates: their positives and hard negatives, which are all that a teacher encodes.
 
     None if these are all documents, or if a query has fewer than `negatives` hard negatives: training draws random documents
     for it, or mines.

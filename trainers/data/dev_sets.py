@@ -56,14 +56,14 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
     # A query's own document is no hit, so it is not relevant either, even if it reads as a relevant one does.
     relevant = {query: [each for each in data.known_positives(query) if each != own.get(query)] for query in chosen}
     judged = {query: dict.fromkeys(relevant[query], 1) | qrels[query] for query in chosen}
-    kept = sorted({document for of_query in judged.values() for document in of_query})
-    known = set(kept)
+    corpus = sorted({document for of_query in judged.values() for document in of_query})
+    known = set(corpus)
     others = [document for document in data.documents.ids if document not in known]
-    kept += drawn.sample(others, min(len(others), max(0, documents - len(kept))))
+    corpus += drawn.sample(others, min(len(others), max(0, documents - len(corpus))))
     return DevSet(
         data.name,
         {query: texts[query] for query in chosen},
-        {document: data.documents[document] for document in kept},
+        {document: data.documents[document] for document in corpus},
         judged,
         own,
     )

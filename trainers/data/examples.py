@@ -126,11 +126,11 @@ class TrainingData:
         own: dict[int, int] = {}
         for part in self.sets:
             # `merge` puts the names of sets before ids; a corpus of several sets has the name of the first.
-            named = f"{part.name}/" if len(self.sets) > 1 else ""
+            prefix = f"{part.name}/" if len(self.sets) > 1 else ""
             corpus = next(each.name for each in self.sets if each.document_start == part.document_start)
             for query in set(self.query_rows[part.start : part.stop].tolist()):
-                document = self.queries.ids[query].removeprefix(named)
-                document = f"{corpus}/{document}" if named else document
+                document = self.queries.ids[query].removeprefix(prefix)
+                document = f"{corpus}/{document}" if prefix else document
                 if document not in self.documents:
                     continue
                 row = self.documents.row(document)

@@ -80,7 +80,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
     """The JSON values of a .jsonl file with their line numbers."""
 
     def no_constant(name: str) -> Any:
-        raise InputError(f"{path}, line {number}: {name} is not JSON: write null, or a number")
+        raise InputError(f"{path}, line {number}: {name} is not JSON: write a number, or leave the field out")
 
     for number, line in read_lines(path):
         try:

@@ -102,8 +102,8 @@ def without_questions_of(train: TrainingData, others: Iterable[TrainingData]) ->
     for other in others:
         questions = {normalised(other.queries.text_at(row)) for row in set(other.query_rows.tolist())}
         rows = enumerate(train.query_rows.tolist())
-        kept = [index for index, row in rows if normalised(train.queries.text_at(row)) not in questions]
-        lost, train = len(train) - len(kept), train.take(kept)
+        clean = [index for index, row in rows if normalised(train.queries.text_at(row)) not in questions]
+        lost, train = len(train) - len(clean), train.take(clean)
         if lost:
             train.notes.append(f"{train.name}: {lost} examples left out because {other.name} has them")
     return train
@@ -119,18 +119,18 @@ def without_documents_of(train: TrainingData, others: Iterable[TrainingData]) ->
     }
     if not texts:
         return train
-    named = np.unique(np.concatenate([train.positives.values, train.negatives.values]))
-    owners = ((row, texts.get(normalised(train.documents.text_at(row)))) for row in named.tolist())
+    document_rows = np.unique(np.concatenate([train.positives.values, train.negatives.values]))
+    owners = ((row, texts.get(normalised(train.documents.text_at(row)))) for row in document_rows.tolist())
     shared = {row: owner for row, owner in owners if owner is not None}
     if not shared:
         return train
-    kept = [index for index, rows in enumerate(train.positives) if shared.keys().isdisjoint(rows.tolist())]
-    negatives = [[row for row in train.negatives[index].tolist() if row not in shared] for index in kept]
-    lost, before, train = len(train) - len(kept), train, train.take(kept, negatives=negatives)
+    clean = [index for index, rows in enumerate(train.positives) if shared.keys().isdisjoint(rows.tolist())]
+    negatives = [[row for row in train.negatives[index].tolist() if row not in shared] for index in clean]
+    lost, before, train = len(train) - len(clean), train, train.take(clean, negatives=negatives)
     names = " and ".join(sorted(set(shared.values())))
     if lost:
         train.notes.append(f"{train.name}: {lost} examples left out, whose documents are in {names}")
-    if fewer := sum(len(before.negatives[index]) for index in kept) - len(train.negatives.values):
+    if fewer := sum(len(before.negatives[index]) for index in clean) - len(train.negatives.values):
         train.notes.append(f"{train.name}: {fewer} hard negatives left out, which are in {names}")
     return train
 

@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 FORMATS = ("beir", "dpr", "triples", "pairs", "generated")
 TRAIN = "train"
 """The default split of a BEIR folder's judgements."""
+LONGEST = 60
+"""Most characters of an id in a message."""
 OWN_TEXTS = ("beir", "dpr", "pairs")
 """The formats whose documents and queries are in the folder or file itself, and nowhere else."""
 GENERATED = "generated-queries"
@@ -161,7 +163,7 @@ class _Builder:
             unknown = self.unknown[what]
             if not unknown:
                 continue
-            times, shown = unknown.total(), ", ".join(repr(identifier) for identifier in islice(unknown, 3))
+            times, shown = unknown.total(), ", ".join(map(_shortened, islice(unknown, 3)))
             message = (
                 f"{source}: {times} references name {len(unknown)} {plural} that the data does not hold "
                 f"({'first: ' if len(unknown) > 3 else ''}{shown})"
@@ -199,6 +201,10 @@ class _Builder:
             np.array(values, dtype=np.float32),
             notes=self.notes,
         )
+
+
+def _shortened(identifier: str) -> str:
+    return repr(identifier if len(identifier) <= LONGEST else f"{identifier[: LONGEST - 1]}…")
 
 
 def _load_beir(folder: Path, split: str, name: str) -> TrainingData:
@@ -244,7 +250,22 @@ def _load_records(
             raise InputError(f"unknown format of training data {format!r}", f"known: {', '.join(FORMATS)}")
     for record in records:
         builder.add(record)
+    if (
+        format == "triples"
+        and corpus is None
+        and len(builder.documents)
+        and all(map(_is_id, builder.documents.values()))
+    ):
+        raise InputError(
+            f"{path} names its passages by id: each is one word with a digit",
+            "give `corpus` and `queries`, which hold the texts",
+        )
     return builder.build(str(path))
+
+
+def _is_id(passage: str) -> bool:
+    """Whether a passage of a file of triples looks like an id."""
+    return len(passage.split()) == 1 and any(map(str.isdigit, passage))
 
 
 def _read_documents(path: Path) -> TextStore:
@@ -322,5 +343,5 @@ def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -
 
 
 def _in_turns(first: list[int], second: list[int]) -> list[int]:
-    taken = [row for pair in zip_longest(first, second) for row in pair if row is not None]
-    return list(dict.fromkeys(taken))
+    rows = [row for pair in zip_longest(first, second) for row in pair if row is not None]
+    return list(dict.fromkeys(rows))

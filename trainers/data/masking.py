@@ -32,9 +32,9 @@ def mask_tokens(
     maskable = np.flatnonzero(~special[ids])
     if not len(maskable):
         return inputs, labels
-    wanted = max(1, round(rate * len(maskable)))
+    count = max(1, round(rate * len(maskable)))
     if continuation is None:
-        chosen = rng.permutation(maskable)[:wanted]
+        chosen = rng.permutation(maskable)[:count]
     else:
         # A word is a maskable token that starts it and the continuations that follow without a gap.
         starts = ~continuation[ids[maskable]]
@@ -42,8 +42,8 @@ def mask_tokens(
         starts[0] = True
         word = np.cumsum(starts) - 1
         order = rng.permutation(word[-1] + 1)
-        taken = np.cumsum(np.bincount(word)[order])
-        chosen = maskable[np.isin(word, order[: np.searchsorted(taken, wanted) + 1])]
+        tokens = np.cumsum(np.bincount(word)[order])
+        chosen = maskable[np.isin(word, order[: np.searchsorted(tokens, count) + 1])]
     labels[chosen] = ids[chosen]
     fate = rng.random(len(chosen))
     inputs[chosen[fate < 0.9 - stays]] = mask_id

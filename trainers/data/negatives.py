@@ -339,12 +339,12 @@ def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
 def _opensearch(index: str, engine: str, *, by_record: bool) -> Retriever:
     name = f"opensearch {index} {engine}"
     if by_record:
-        # Under the same name, an index may be written by another model, or tuned. Its number of documents, for instance,
-        # is no other index.
-        record = existing_record(connect(), index)
-        models = (record.sparse, record.dense, record.quantized, record.passages, record.prune, record.prune_postings)
-        tuned = [record.extra.get(each.key) for each in TUNED]
-        name += f" {fingerprint([repr(model) for model in models], record.analyzer, tuned)}"
+        # An index of the same name may have been written anew by another model, or tuned since: it gives other negatives.
+        # With another number of documents, for instance, it still counts as the same index.
+        meta = existing_record(connect(), index)
+        models = (meta.sparse, meta.dense, meta.quantized, meta.passages, meta.prune, meta.prune_postings)
+        tuned = [meta.extra.get(each.key) for each in TUNED]
+        name += f" {fingerprint([repr(model) for model in models], meta.analyzer, tuned)}"
 
     def build() -> Retriever:
         client = connect()

@@ -1,7 +1,5 @@
-"""What collators of drawn examples share (`DrawnTexts`), and the collator of models that encode both.
-
-Drawn examples become token ids and targets.
-"""
+"""From drawn examples to token ids and targets: what all collators share (`DrawnTexts`), and the collator of models that
+encode queries and documents."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def prepare(
     if selection.hold_back is not None:
         parted = [hold_back(data, selection.hold_back, seed=seed) for data in sets]
         held_back = [part for _, part in parted]
-        # Of its own set each part is apart already.
+        # Each part is already apart from the held-back part of its own set.
         sets = [
             without_documents_of(part, [*held_back[:at], *held_back[at + 1 :]]) for at, (part, _) in enumerate(parted)
         ]

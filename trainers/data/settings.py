@@ -118,8 +118,8 @@ def refuse_unread(field: str, sets: Sequence[SetSettings], *names: str, why: str
     """Raises ValueError if one of the sets that `field` of a configuration names has a setting that this training does not
     read there. names: of these settings. why: what the training does instead."""
     for name in names:
-        if named := [settings.title for settings in sets if getattr(settings, name)]:
-            raise ValueError(f"{field}[].{name} ({', '.join(named)}) would have no effect: {why}")
+        if titles := [settings.title for settings in sets if getattr(settings, name)]:
+            raise ValueError(f"{field}[].{name} ({', '.join(titles)}) would have no effect: {why}")
 
 
 UNTAUGHT = "teachers score the training sets alone"

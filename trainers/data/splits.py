@@ -25,18 +25,24 @@ from trainers.data.texts import Ragged, TextStore, normalised
 
 def fewer_documents(data: TrainingData, count: int) -> TrainingData:
     """`data`, before any merge, with only the documents that its examples name and the first `count` of its corpus."""
-    asked = np.unique(data.query_rows)
-    named = [data.positives.values, data.negatives.values, data.scored.values, *(data.judged[row] for row in asked)]
-    kept = np.unique(np.concatenate([*named, np.arange(min(count, len(data.documents)))])).astype(np.int64)
+    queries = np.unique(data.query_rows)
+    of_examples = [
+        data.positives.values,
+        data.negatives.values,
+        data.scored.values,
+        *(data.judged[row] for row in queries),
+    ]
+    first = np.arange(min(count, len(data.documents)))
+    document_rows = np.unique(np.concatenate([*of_examples, first])).astype(np.int64)
     place = np.full(len(data.documents), -1, dtype=np.int64)
-    place[kept] = np.arange(len(kept))
+    place[document_rows] = np.arange(len(document_rows))
 
     def moved(rows: Iterable[npt.NDArray[np.int32]]) -> Ragged:
         return Ragged([at for at in place[row].tolist() if at >= 0] for row in rows)
 
     return replace(
         data,
-        documents=data.documents.at(kept.tolist()),
+        documents=data.documents.at(document_rows.tolist()),
         withheld=place[data.withheld][place[data.withheld] >= 0],
         positives=moved(data.positives),
         negatives=moved(data.negatives),
@@ -103,10 +109,10 @@ def hold_back(
 ) -> tuple[TrainingData, TrainingData]:
     """(train, dev), without a common query or document, by id or normalised text.
 
-    share: dev's share of the examples, or their number per set. Examples with the same query text or positive's text stay
-    together in one part. A negative is removed if it is a positive of the other part or, in dev, a negative of train
-    (counted in the notes). To lose no negatives, split first and mine for `withholding(train, [dev])`: mining searches the
-    whole corpus.
+    share: dev's share of the examples, at least one of them, or their number per set. Examples with the same query text or
+    positive's text stay together in one part. A negative is removed if it is a positive of the other part or, in dev, a
+    negative of train (counted in the notes). To lose no negatives, split first and mine for `withholding(train, [dev])`:
+    mining searches the whole corpus.
     apart: with "questions", only queries are kept apart and no negative is removed: dev has new questions, in part about
     documents that train asks about, too. sets: the names of the sets to hold examples back from, by default all.
 
@@ -114,12 +120,12 @@ def hold_back(
     """
     part, room = _room(data, share, sets)
     groups = _groups(data, with_documents=apart == "documents")
-    held = _drawn(groups, part, room, seed)
+    held_back = _drawn(groups, part, room, seed)
     if not groups:
         raise InputError(
             f"{data.name}: nothing is left to train on", "its questions are all in `unseen`, or there are none"
         )
-    if not held:
+    if not held_back:
         smallest = min(len(group) for group in groups)
         raise InputError(
             f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
@@ -127,8 +133,8 @@ def hold_back(
             "raise the share, or use another set as dev",
         )
     # Examples outside `sets` that share texts with held-back examples are in neither part.
-    dev = sorted(index for index in held if part[index] >= 0)
-    train = [index for index in range(len(data)) if index not in held]
+    dev = sorted(index for index in held_back if part[index] >= 0)
+    train = [index for index in range(len(data)) if index not in held_back]
     if apart == "questions":
         return data.take(train), data.take(dev, name=dev_name(data.name))
     return _disjoint(data, train, dev)
@@ -170,7 +176,7 @@ def _room(
     for number, chosen_set in enumerate(chosen):
         part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number
     sizes = [int(size) for size in np.bincount(part[part >= 0], minlength=1)]
-    room = np.array([round(share * size) if isinstance(share, float) else share for size in sizes])
+    room = np.array([_of_share(share, size) if isinstance(share, float) else share for size in sizes])
     for size, target, chosen_set in zip(sizes, room.tolist(), chosen, strict=False):
         if not 0 < target < size:
             what = data.name if isinstance(share, float) else chosen_set.name
@@ -181,6 +187,11 @@ def _room(
     return part, room
 
 
+def _of_share(share: float, size: int) -> int:
+    """The number of examples in a share of `size`: at least one, unless the share is 0."""
+    return max(round(share * size), int(share > 0))
+
+
 def _drawn(
     groups: Sequence[Sequence[int]], part: npt.NDArray[np.int64], room: npt.NDArray[np.int64], seed: int
 ) -> set[int]:
@@ -188,16 +199,16 @@ def _drawn(
     order = list(range(len(groups)))
     random.Random(f"{seed} hold back").shuffle(order)
     room = room.copy()
-    held: set[int] = set()
+    drawn: set[int] = set()
     for number in order:
         inside = part[groups[number]]
-        taken = np.bincount(inside[inside >= 0], minlength=len(room))
-        if taken.any() and (taken <= room).all():
-            held.update(groups[number])
-            room -= taken
+        counts = np.bincount(inside[inside >= 0], minlength=len(room))
+        if counts.any() and (counts <= room).all():
+            drawn.update(groups[number])
+            room -= counts
         if not room.any():
             break
-    return held
+    return drawn
 
 
 def _groups(data: TrainingData, *, with_documents: bool) -> list[list[int]]:
@@ -222,8 +233,8 @@ def _disjoint(data: TrainingData, train: list[int], dev: list[int]) -> tuple[Tra
     def texts(ragged: Ragged, indices: list[int]) -> set[int]:
         return {int(canonical[row]) for index in indices for row in ragged[index]}
 
-    def without(indices: list[int], taken: set[int]) -> list[list[int]]:
-        return [[row for row in data.negatives[i].tolist() if int(canonical[row]) not in taken] for i in indices]
+    def without(indices: list[int], excluded: set[int]) -> list[list[int]]:
+        return [[row for row in data.negatives[i].tolist() if int(canonical[row]) not in excluded] for i in indices]
 
     train_negatives = without(train, texts(data.positives, dev))
     of_train = texts(data.positives, train) | {int(canonical[row]) for rows in train_negatives for row in rows}

@@ -12,7 +12,7 @@ import numpy as np
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import code_refused, quiet_loading
+from opensearch_neural.models.pretrained import code_refused, loads_as, quiet_loading, refuse_without_words
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from opensearch_neural.models.tokenizer import encodable
@@ -88,7 +88,7 @@ def _siamese_network(
     except ModuleNotFoundError:
         raise MissingExtra("a sparse teacher that encodes queries too", "encode") from None
     refuse_unsafe(folder)
-    with quiet_loading(), code_refused(folder):
+    with quiet_loading(), code_refused(folder), loads_as("a sparse encoder", folder):
         model = SparseEncoder(
             str(folder),
             device=device,
@@ -96,6 +96,7 @@ def _siamese_network(
             trust_remote_code=trust_remote_code,
             model_kwargs={"use_safetensors": True},
         ).eval()
+    refuse_without_words(model.tokenizer, folder)
     if max_length is not None:
         model.max_seq_length = min(max_length, model.max_seq_length or max_length)
     # The width is read from a vector: the model may report its hidden size instead.
@@ -143,7 +144,7 @@ def cross_encoder(
             f"{folder} is a classifier with {len(labels)} outputs, not a cross-encoder with one score",
             "expected a model with one label, such as cross-encoder/ms-marco-MiniLM-L-6-v2",
         )
-    with quiet_loading(), code_refused(folder):
+    with quiet_loading(), code_refused(folder), loads_as("a cross-encoder", folder):
         model = CrossEncoder(
             str(folder),
             device=device,
@@ -152,6 +153,7 @@ def cross_encoder(
             max_length=max_length,
             model_kwargs={"use_safetensors": True},
         )
+    refuse_without_words(model.tokenizer, folder)
     model.eval()
 
     def predict(pairs: list[tuple[str, str]]) -> Scores:

@@ -123,18 +123,19 @@ def check_encoded(teacher: Teacher, data: TrainingData, *, negatives: int, depth
     """
     if not isinstance(teacher, SiameseTeacher) or teacher.encoded is None:
         return
-    held = f"{teacher.name} encoded {len(teacher.encoded)} of the {len(data.documents)} documents of {data.name}"
+    encoded = f"{teacher.name} encoded {len(teacher.encoded)} of the {len(data.documents)} documents of {data.name}"
     few = int((np.diff(data.negatives.offsets).clip(max=depth) < negatives).sum())
     if few:
         raise InputError(
-            f"{held}, but {few} queries have fewer than {negatives} hard negatives, and random documents are drawn for them",
+            f"{encoded}, but {few} queries have fewer than {negatives} hard negatives, and random documents are drawn for "
+            "them",
             "run osn data teach with --all-documents and another --output, or lower candidates.negatives",
         )
     drawn = [rows[:depth] for rows in data.negatives] if negatives else []
     missing = np.setdiff1d(np.concatenate([data.positives.values, *drawn]), teacher.encoded)
     if len(missing):
         raise InputError(
-            f"{held}, and not {len(missing)} others that queries are compared with, such as "
+            f"{encoded}, and not {len(missing)} others that queries are compared with, such as "
             f"{data.documents.ids[missing[0]]!r}: its cache is for other negatives",
             "run osn data teach with the same --negatives, or with --all-documents, and another --output",
         )
@@ -159,8 +160,8 @@ class SiameseTeacher(Teacher):
             absent = rows < 0
         else:
             # From here on, rows of `self.documents`.
-            wanted, rows = rows, np.searchsorted(self.encoded, rows).clip(max=len(self.encoded) - 1)
-            absent = self.encoded[rows] != wanted
+            document_rows, rows = rows, np.searchsorted(self.encoded, rows).clip(max=len(self.encoded) - 1)
+            absent = self.encoded[rows] != document_rows
         documents, at = np.unique(np.where(absent, 0, rows), return_inverse=True)
         products = self.queries[queries].astype(np.float32) @ self.documents[documents].astype(np.float32).T
         scores = products if isinstance(products, np.ndarray) else products.toarray()
@@ -188,15 +189,15 @@ class PairTeacher(Teacher):
         return cls(name, data, hash, *arrays)
 
     def scores(self, query_ids: Sequence[str], document_ids: Sequence[str]) -> Scores:
-        wanted = np.array([self.data.documents.row(document) for document in document_ids], dtype=np.int32)
-        scores = np.full((len(query_ids), len(wanted)), np.nan, dtype=np.float32)
+        document_rows = np.array([self.data.documents.row(document) for document in document_ids], dtype=np.int32)
+        scores = np.full((len(query_ids), len(document_rows)), np.nan, dtype=np.float32)
         for at, query in enumerate(query_ids):
             row = self.data.queries.row(query)
             span = slice(self.indptr[row], self.indptr[row + 1])
             known = self.documents[span]
             if not len(known):
                 continue
-            place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            held = known[place] == wanted
-            scores[at, held] = self.values[span][place[held]]
+            place = np.minimum(np.searchsorted(known, document_rows), len(known) - 1)
+            scored = known[place] == document_rows
+            scores[at, scored] = self.values[span][place[scored]]
         return scores

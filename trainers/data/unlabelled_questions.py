@@ -36,8 +36,8 @@ def by_title(document: Document) -> tuple[str, Document] | None:
 
 def by_first_sentence(document: Document) -> tuple[str, Document] | None:
     """(first sentence, the document without it); None if the sentence does not serve as a question."""
-    held = split(document.text)
-    return None if held is None else (held[0], replace(document, text=held[1]))
+    parts = split(document.text)
+    return None if parts is None else (parts[0], replace(document, text=parts[1]))
 
 
 def split(text: str) -> tuple[str, str] | None:
@@ -75,15 +75,15 @@ def unlabelled(corpus: Path, kind: str, *, name: str, limit: int | None = None) 
                 if made is not None:
                     yield queries.add(f"{kind}:{document.id}", made[0]), row
 
-    asked = list(pairs())
+    questions = list(pairs())
     if not read:
         raise InputError(f"{corpus} holds no document with text")
-    if not asked:
+    if not questions:
         raise InputError(
             f"{corpus}: none of {read} documents gives a question: {FIT[kind]}",
             "leave this train set out, or choose another kind of questions",
         )
-    data = training_pairs(name, queries, documents, asked)
-    if len(asked) < read:
-        data.notes.append(f"{read - len(asked)} of {read} documents give no question: {FIT[kind]}")
+    data = training_pairs(name, queries, documents, questions)
+    if len(questions) < read:
+        data.notes.append(f"{read - len(questions)} of {read} documents give no question: {FIT[kind]}")
     return data

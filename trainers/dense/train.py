@@ -27,9 +27,9 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
-from trainers.common.own_loss import loss_hash
+from trainers.common.own_loss import loss_hash, loss_noted
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.run_folder import Trained, dev_hashes
+from trainers.common.run_folder import Trained, check_output, dev_hashes
 from trainers.common.settings import FIRST, FOLDER, EncoderSettings, Role, TrainingSettings
 from trainers.data.candidates import RetrievalData
 from trainers.data.dev_sets import DevSet, dev_measures
@@ -73,6 +73,8 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     build: makes the model; other methods with the same schedule pass their own. After an interruption, the same call
     continues. Intermediate results are in `config.output/.stages`.
     """
+    # A folder, a start or a setting that is refused, is refused before data are read, and negatives mined into the folder.
+    check_output(config.output, build(config).kind)
     folder, prepared = config.output / FOLDER, prepared_sets(config)
     sets = prepared.train
     if (miner := config.candidates.mine) is not None:
@@ -158,7 +160,7 @@ def train_retriever(
         kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
-        made_from=teachers_hash(teachers) | dev_hashes(dev),
+        made_from=teachers_hash(teachers) | dev_hashes(dev) | loss_noted(config.objective.loss),
         start_field="start",
         evaluate=measured if dev else None,
     )

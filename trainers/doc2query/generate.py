@@ -141,7 +141,7 @@ def filter_generated(
             query: {int(canonical[documents.row(hit)]) for hit in hits if hit in documents}
             for query, hits in run.items()
         }
-        kept: list[dict[str, Any]] = []
+        filtered: list[dict[str, Any]] = []
         for line in part:
             own = int(canonical[documents.row(line["_id"])])
             seen: set[str] = set()
@@ -151,10 +151,10 @@ def filter_generated(
                 if own in documents_for.get(f"{line['_id']}#{at}", ()) and key not in seen:
                     seen.add(key)
                     queries.append(query)
-            kept.append({"_id": line["_id"], "queries": queries})
-        generated, left = (sum(len(line["queries"]) for line in each) for each in (part, kept))
-        without = sum(not line["queries"] for line in kept)
-        return kept, {"passages": len(kept), "queries": left, "left_out": generated - left, "without": without}
+            filtered.append({"_id": line["_id"], "queries": queries})
+        generated, left = (sum(len(line["queries"]) for line in each) for each in (part, filtered))
+        without = sum(not line["queries"] for line in filtered)
+        return filtered, {"passages": len(filtered), "queries": left, "left_out": generated - left, "without": without}
 
     with locked(output, done=output):
         write_in_chunks(output, GENERATED, made_by, -(-len(documents) // chunk), work, unit=f"× {chunk} passages")

@@ -124,5 +124,5 @@ class GenerationSettings:
         known = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
         # The weight is a measure: the training's setting `copying` only says whether to fit it.
         known |= {COPYING: measured[COPYING]} if COPYING in measured else {}
-        named = {each.name: getattr(self, each.name) for each in fields(Sampling)}
-        return Sampling(**known | {name: value for name, value in named.items() if value is not None})
+        settings = {each.name: getattr(self, each.name) for each in fields(Sampling)}
+        return Sampling(**known | {name: value for name, value in settings.items() if value is not None})

@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.models.tokenizer import encodable
 from trainers.common.loop import train
+from trainers.common.run_folder import check_output
 from trainers.common.sampling import Visit
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import without_questions_of
@@ -92,11 +93,12 @@ def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[Traini
     data = merge(sets) if len(sets) > 1 else sets[0]
     if not config.dev_share:
         return data, None
-    return hold_back(data, max(config.dev_share, 1 / max(1, len(data))), seed=config.training.seed)
+    return hold_back(data, config.dev_share, seed=config.training.seed)
 
 
 def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
     """Train as `config` says; returns the model directory. limit: examples of each data set (for a dry run)."""
+    check_output(config.output, KIND)
     torch.manual_seed(config.training.seed)
     if backbones.is_sequence_to_sequence(config.backbone):
         model, tokenizer = backbones.sequence_to_sequence(config.backbone)

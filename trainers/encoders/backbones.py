@@ -174,9 +174,9 @@ def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) ->
     weights = {key: weight.data_ptr() for key, weight in model.state_dict().items()}
     body = {pointer for key, pointer in weights.items() if key.startswith(base)}
     # A weight with two names is in the file under one of them.
-    held = {pointer for key, pointer in weights.items() if key not in missing}
+    loaded = {pointer for key, pointer in weights.items() if key not in missing}
     head = {key for key, pointer in weights.items() if not key.startswith(base) and pointer not in body}
-    lacking = sorted(key for key in head & set(missing) if weights[key] not in held)
+    lacking = sorted(key for key in head & set(missing) if weights[key] not in loaded)
     if lacking and any(key not in missing for key in head):
         raise ModelError(f"{folder}: the weights of the masked-LM head lack {', '.join(lacking[:3])}")
     return bool(lacking)
@@ -202,11 +202,11 @@ def keep_layers(model: PreTrainedModel, count: int) -> None:
     if len(lists) != 1:
         raise InputError(f"{model.config.model_type}: its layers are not one list", "keep all of them")
     ((parent, name, layers),) = lists
-    kept = spread(depth, count)
-    setattr(parent, name, nn.ModuleList([layers[at] for at in kept]))
+    numbers = spread(depth, count)
+    setattr(parent, name, nn.ModuleList([layers[at] for at in numbers]))
     model.config.num_hidden_layers = count
     if getattr(model.config, "layer_types", None) is not None:
-        model.config.layer_types = [model.config.layer_types[at] for at in kept]
+        model.config.layer_types = [model.config.layer_types[at] for at in numbers]
     with torch.device("meta"):
         expected = type(model)(model.config).state_dict().keys()
     if model.state_dict().keys() != expected:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import (
     AutoModel,
     AutoModelForTextEncoding,
-    AutoTokenizer,
     PreTrainedModel,
 )
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -25,7 +24,7 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.onnx_encoder import export_onnx
 from opensearch_neural.models.dense.pooling import Pooling, pooled, pooling_modes
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
-from opensearch_neural.models.pretrained import T5, load_model, quiet_loading
+from opensearch_neural.models.pretrained import T5, load_any_tokenizer, load_model, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.encoders import backbones
@@ -157,7 +156,7 @@ def load_towers(
     tied settings both roles have the same encoder.
 
     Raises InputError if tied settings meet two towers, or a length exceeds the backbone's positions; ModelError for a
-    folder that does not load.
+    folder that does not load, or whose tokenizer has more tokens than the model.
     """
     if settings.tied and not start.tied:
         raise InputError("the start has two towers, which cannot become one", "set encoder.tied to false")
@@ -171,7 +170,12 @@ def load_towers(
         else:
             backbone = _load_backbone(start.folders[role], settings.dropout)
             encoders[role] = Encoder(backbone, pooling=pooling, normalize=normalize)
-            tokenizers[role] = _load_tokenizer(start.folders[role])
+            tokenizers[role] = load_any_tokenizer(start.folders[role])
+            known, tokens = backbone.config.vocab_size, len(tokenizers[role])
+            if known < tokens:
+                raise ModelError(
+                    f"{start.folders[role]}: the model has vectors for {known} tokens, its tokenizer {tokens} tokens"
+                )
         if pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
         backbones.check_length(encoders[role].backbone, f"encoder.{role}_length", settings.length(role))
@@ -231,11 +235,3 @@ def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
     if dropout is not None:
         backbones.set_dropout(backbone, dropout)
     return backbone
-
-
-def _load_tokenizer(folder: Path) -> Tokenizer:
-    try:
-        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        return tokenizer
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"the tokenizer of {folder} does not load: {error}") from error

@@ -135,8 +135,8 @@ class Preparation:
 
     def _dev_set(self, data: TrainingData) -> CodedDevSet:
         rng = np.random.default_rng(self.config.training.seed)
-        taken = np.sort(rng.permutation(len(data))[: self.config.selection.queries])
-        data = data.take(taken.tolist())
+        examples = np.sort(rng.permutation(len(data))[: self.config.selection.queries])
+        data = data.take(examples.tolist())
         of_train = data.documents is self.data.documents
         if of_train:
             documents = self.documents

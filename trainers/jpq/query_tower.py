@@ -15,9 +15,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 from torch import Tensor, nn
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.idf import DocumentFrequencies
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
+from opensearch_neural.models.sparse.idf import DocumentFrequencies
 from opensearch_neural.models.tokenizer import encodable, vocabulary_of
 from trainers.common.batches import Part
 from trainers.encoders import backbones

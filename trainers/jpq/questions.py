@@ -40,7 +40,7 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
     data = sets[0] if len(sets) == 1 else merge(sets)
     if config.selection.hold_back is not None:
         judged = [part.name for part, ranked in zip(data.sets, config.ranked, strict=True) if not ranked]
-        data, held = hold_back(
+        data, held_back = hold_back(
             data,
             config.selection.hold_back,
             seed=config.training.seed,
@@ -48,8 +48,8 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
             sets=judged or None,
         )
         if config.selection.apart == "documents" and config.lambda_rank:  # Without LambdaRank there are no negatives.
-            data = withholding(data, [held])
-        dev.append(held)
+            data = withholding(data, [held_back])
+        dev.append(held_back)
     data = without_questions_of(data, dev)
     if not len(data):
         raise InputError("nothing is left to train on: all questions are among those of dev or unseen")

@@ -27,6 +27,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common import losses
 from trainers.common.batches import IGNORED
 from trainers.common.loop import train
+from trainers.common.run_folder import check_output
 from trainers.common.training_model import Losses, TrainingModel
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import LabelledBatch, SequenceToSequence, log_likelihood
@@ -62,9 +63,9 @@ class MaskedLmTraining(TrainingModel):
             logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
         finally:
             positions, self._positions = self._positions, None
-        wanted = labels[positions]  # (masked,), as logits are (masked, vocabulary)
-        total, count = losses.masked_lm(logits, wanted)
-        correct = (logits.argmax(dim=-1) == wanted).float().sum()
+        targets = labels[positions]  # (masked,), as logits are (masked, vocabulary)
+        total, count = losses.masked_lm(logits, targets)
+        correct = (logits.argmax(dim=-1) == targets).float().sum()
         count = count.clamp(min=1)
         return Losses({"masked_lm": total / count}, {"accuracy": correct / count})
 
@@ -74,11 +75,13 @@ class MaskedLmTraining(TrainingModel):
 
 def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path:
     """Train as `config` says; returns the model directory. limit: documents read of each corpus (for a dry run)."""
+    spans = _learns_from_spans(config)
+    kind = "sequence-to-sequence" if spans else KIND
+    check_output(config.output, kind)
     working = config.output / ".training"
     torch.manual_seed(config.training.seed)
     model, tokenizer = _starting_point(config, working, limit)
     backbones.check_length(model, "max_length", config.max_length)
-    spans = bool(model.config.is_encoder_decoder)
     if spans and config.whole_word:
         raise InputError("whole_word would have no effect: a T5 learns from spans of tokens", "leave it out")
     special_tokens = 1 if spans else 2  # per window
@@ -108,7 +111,7 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
         data.collate,
         settings=config.training,
         output=config.output,
-        kind="sequence-to-sequence" if spans else KIND,
+        kind=kind,
         config=config,
         data_hash=train_windows.hash,
         made_from=None if config.backbone is None else {"start": hash_files(locate(config.backbone))},
@@ -118,11 +121,19 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
     return config.output
 
 
+def _learns_from_spans(config: MaskedLmConfig) -> bool:
+    """Whether the model is sequence-to-sequence, such as a T5: it writes the masked spans."""
+    if config.new is not None:
+        return config.new.architecture == "t5"
+    assert config.backbone is not None
+    return backbones.is_sequence_to_sequence(config.backbone)
+
+
 def _starting_point(
     config: MaskedLmConfig, working: Path, limit: int | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if config.backbone is not None:
-        if backbones.is_sequence_to_sequence(config.backbone):
+        if _learns_from_spans(config):
             return backbones.sequence_to_sequence(config.backbone)
         return backbones.masked_language_model(config.backbone)[:2]
     assert config.new is not None

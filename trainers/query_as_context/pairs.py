@@ -185,8 +185,8 @@ def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[
         usable &= np.bincount(different[0], minlength=len(passages.keys))[passages.articles] >= 2
     if config.uses_queries:
         usable &= np.diff(passages.candidates.offsets) > 0
-    held = np.array([in_dev(key, config.dev_share) for key in passages.keys], dtype=bool)
-    of_dev = held[passages.articles]
+    held_back = np.array([in_dev(key, config.dev_share) for key in passages.keys], dtype=bool)
+    of_dev = held_back[passages.articles]
     rows = np.flatnonzero(usable & ~of_dev).tolist(), np.flatnonzero(usable & of_dev).tolist()
     left_out = len(passages.texts) - len(rows[0]) - len(rows[1])
     logger.info(

@@ -186,8 +186,8 @@ def tested_articles(corpora: Sequence[CorpusSettings], unseen: Sequence[Training
 
 def _passages_of(document: Document, pieces: Any, room: int, *, titles: bool) -> Iterator[dict[str, str]]:
     title = document.title.strip() if titles else ""
-    taken = len(pieces.encode(title, add_special_tokens=False).ids) if title else 0
-    for passage in split(document, pieces, max(room - taken, room // 2), sentences=True):
+    title_pieces = len(pieces.encode(title, add_special_tokens=False).ids) if title else 0
+    for passage in split(document, pieces, max(room - title_pieces, room // 2), sentences=True):
         text = f"{title} {passage.text}".strip()
         if normalised(text):
             yield {"_id": passage.id, "title": "", "text": text}

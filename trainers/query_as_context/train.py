@@ -149,10 +149,10 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
     """
     model = build(config)
     train_rows, dev_rows = usable_rows(passages, config)
-    pairs, held = (ContextPairs(passages, model.tokenizer, config, rows) for rows in (train_rows, dev_rows))
+    pairs, held_back = (ContextPairs(passages, model.tokenizer, config, rows) for rows in (train_rows, dev_rows))
 
     def measured() -> dict[str, float]:
-        terms = held_back_loss(model, held) if len(held) else {}
+        terms = held_back_loss(model, held_back) if len(held_back) else {}
         measures = {"objective": -sum(terms.values())} if terms else {}
         measures |= {name: -value for name, value in terms.items()}
         return measures | (dev_measures(dev, model.dense().retrieve) if dev else {})
@@ -170,7 +170,7 @@ def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[Dev
         data_hash=fingerprint(passages.hash, hash_files(locate(config.backbone))),
         made_from=dev_hashes(dev),
         start_field="backbone",
-        evaluate=measured if len(held) or dev else None,
+        evaluate=measured if len(held_back) or dev else None,
     )
 
 

@@ -67,8 +67,6 @@ class SparseCollate(WholeBatchCollator):
             present=torch.from_numpy(_at_entries(document_tokens, entries, np.ones(len(idf), dtype=bool))),
             entry_counts=torch.from_numpy(entry_counts),
         )
-        if len(entries) < self.vocabulary_size:
-            targets.entries = torch.from_numpy(entries)
         if self.bm25:
             scores = self.bm25[at].scores([data.queries.text_at(item.query) for item in batch.own])
             targets.base = torch.from_numpy(np.stack([of_query[batch.documents] for of_query in scores]))
@@ -81,7 +79,8 @@ class SparseCollate(WholeBatchCollator):
         elif texts.ensemble is not None:
             targets.teacher = texts.ensemble.of_candidates(batch.own)
         documents = texts.parts("document", tokens["document"].rows(batch.own_documents))
-        parts = {"document": [SparsePart(**vars(part), entries=targets.entries) for part in documents]}
+        computed = torch.from_numpy(entries) if len(entries) < self.vocabulary_size else None
+        parts = {"document": [SparsePart(**vars(part), entries=computed) for part in documents]}
         if self.encodes_queries:
             queries = texts.parts("query", tokens["query"].rows([item.query for item in batch.own]))
             parts["query"] = [SparsePart(**vars(part)) for part in queries]
@@ -91,10 +90,10 @@ class SparseCollate(WholeBatchCollator):
         if self.settings.head == "full":
             size = self.vocabulary_size
             return VocabularySample(np.arange(size), np.ones(size, dtype=np.float32))
-        wanted = np.intersect1d(np.concatenate(queries), self.ordinary_entries)
+        of_queries = np.intersect1d(np.concatenate(queries), self.ordinary_entries)
         # The batch is the seed: the sample is the same in every process and in a resumed run.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
-        return sample_entries(wanted, self.ordinary_entries, self.settings.columns, rng)
+        return sample_entries(of_queries, self.ordinary_entries, self.settings.columns, rng)
 
 
 def _at_entries(

@@ -43,8 +43,6 @@ class StudentSettings:
     idf: str = "train"
     """the IDF table of query tokens: "train" (of all train sets), "own" (of each set), "start" (the start's table), "none"
     (1 for each), or an idf.json"""
-    idf_rate: float | None = None
-    """also train the IDF table, at this many times the learning rate; null does not train it"""
     revive: float = 0.0
     """the share of its gradient that a term of weight 0 gets if that raises the weight; 0: the term stays at 0 for ever"""
     head: Literal["full", "sampled"] = "sampled"
@@ -74,8 +72,6 @@ class StudentSettings:
             raise ValueError(f"frozen_layers must not be below 0, not {self.frozen_layers}")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
-        if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
-            raise ValueError("idf_rate must be above 0; it trains a single table, so idf must not be own")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
         if self.prune is not None:
@@ -85,8 +81,8 @@ class StudentSettings:
                 raise ValueError(error.message) from None
         if self.queries == "network" and self.head != "full":
             raise ValueError("queries network needs head full: a query that the network encodes may hold any term")
-        if self.queries == "network" and (self.idf != "train" or self.idf_rate is not None):
-            raise ValueError("idf and idf_rate set the table of queries: with queries network there is no table")
+        if self.queries == "network" and self.idf != "train":
+            raise ValueError("idf sets the table of queries: with queries network there is no table")
 
     @property
     def double_log(self) -> bool:
@@ -122,8 +118,6 @@ class SparseObjective(ObjectiveSettings):
     """a score that the loss adds to the student's: BM25 over the words of the set's documents; null adds nothing"""
     sparse_weight: float = 1.0
     """weight of the student's scores if there is a base: the loss compares base + sparse_weight · student"""
-    base_share: float = 1.0
-    """share of the loss that compares this sum; the rest of it compares the student's scores alone"""
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
@@ -133,10 +127,6 @@ class SparseObjective(ObjectiveSettings):
             raise ValueError("all_pairs works with kl only: margin_mse compares the query's own candidates")
         if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):
             raise ValueError("sparse_weight must be above 0; it weights the student beside a base: name objective.base")
-        if not 0 < self.base_share <= 1 or (self.base is None and self.base_share != 1):
-            raise ValueError(
-                f"base_share {self.base_share}: above 0 and at most 1, and below 1 only beside a base: name objective.base"
-            )
 
 
 @dataclass(slots=True)
@@ -149,16 +139,12 @@ class RegularizationSettings:
     """λ for queries that the network encodes; their FLOPS are over all queries of a batch; null takes `weight`"""
     flops: Literal["batch", "slot"] = "batch"
     """batch: over all documents together (sentence-transformers); slot: of each candidate slot, summed (the paper's code)"""
-    least_terms: int | None = None
-    """documents with at most this many terms are not regularized; null regularizes all"""
     delay: float = 0.0
     """λ is 0 for this share of the steps, at the start"""
     ramp: float = 1 / 3
     """then λ grows quadratically for this share of the steps; until its end no state is selected"""
 
     def __post_init__(self) -> None:
-        if self.least_terms is not None and self.least_terms < 1:
-            raise ValueError(f"least_terms must be at least 1, not {self.least_terms}")
         if min(self.weight, self.query_weight or 0) < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
             raise ValueError(
                 f"weight {self.weight}, query_weight {self.query_weight}, delay {self.delay}, ramp {self.ramp}: "
@@ -166,7 +152,7 @@ class RegularizationSettings:
             )
 
     @property
-    def whole_from(self) -> float:
+    def full_weight_from(self) -> float:
         """The share of the steps after which λ has its full weight, at most 1."""
         return min(1.0, self.delay + self.ramp) if self.weight or self.query_weight else 0.0
 

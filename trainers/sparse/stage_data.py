@@ -117,23 +117,24 @@ def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
     """A model's scores for a set, computed if missing. If queries are compared with a small part of the corpus, only that
     part is encoded."""
     depth = config.candidates.depth
-    needed = data if name == LEXICAL else compared(data, config.candidates)
+    needed = data if name == LEXICAL else with_candidates_alone(data, config.candidates)
     folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
     with main_process_first():
         teach(name, needed, teaching=Teaching(depth=depth), output=folder)
     return open_teacher(folder, needed)
 
 
-def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
-    """`data` with only the documents that its queries are compared with, if these are less than half; else `data`.
+def with_candidates_alone(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
+    """`data` without the documents that are no query's candidate, if these are more than half; else `data`.
 
-    Queries with too few negatives get random ones from all documents, so then all documents are kept.
+    A query's candidates are the documents that its examples name, of the hard negatives the first `candidates.depth`. A
+    query with too few hard negatives gets random ones of all documents, so then all documents stay.
     """
-    everyone = range(len(data))
-    negatives = [data.negatives[index][: candidates.depth].tolist() for index in everyone]
+    examples = range(len(data))
+    negatives = [data.negatives[index][: candidates.depth].tolist() for index in examples]
     if min(map(len, negatives), default=0) < candidates.negatives:
         return data
-    few = fewer_documents(data.take(everyone, negatives=negatives), 0)
+    few = fewer_documents(data.take(examples, negatives=negatives), 0)
     return few if 2 * len(few.documents) < len(data.documents) else data
 
 

@@ -54,13 +54,10 @@ def with_settings_of_start(config: SparseConfig) -> SparseConfig:
 
     Raises ModelError for a sparse model that does not pool weights by their maximum, as the student does.
     """
-    start = locate(config.start)
+    start, student = locate(config.start), config.student
     _, own = _document_side(start)
-    asked, most = config.student.activation, config.student.max_active
-    if asked is not None and own is not None and asked != own:
-        logger.warning("%s was trained with the activation %s: %s changes all its weights", config.start, own, asked)
-    most = max_active(start) if most is None else most
-    return replace(config, student=replace(config.student, activation=asked or own or "log", max_active=most))
+    most = max_active(start) if student.max_active is None else student.max_active
+    return replace(config, student=replace(student, activation=student.activation or own or "log", max_active=most))
 
 
 def prompts_of_start(name_or_path: str | Path, student: StudentSettings) -> dict[Role, str]:
@@ -94,12 +91,17 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
 
 
 def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> None:
-    """Log a warning of each thing that a sparse start has and the student does not: a prompt, its limit of terms, its
-    table."""
+    """Log a warning of each thing that a sparse start has and the student does not: its activation, a prompt, its limit of
+    terms, its table."""
     start = locate(name_or_path)
-    kept = prompts_of_start(start, student)
+    _, own = _document_side(start)
+    if own is not None and student.activation not in (None, own):
+        logger.warning(
+            "%s was trained with the activation %s: %s changes all its weights", start, own, student.activation
+        )
+    prompts = prompts_of_start(start, student)
     for texts in ROLES:
-        if (text := prompt(start, texts)) != kept[texts]:
+        if (text := prompt(start, texts)) != prompts[texts]:
             logger.warning("%s encodes each %s after the prompt %r: the student has none", start, texts, text)
     limit, most = max_active(start), student.max_active
     if limit is not None and most is not None and most != limit:

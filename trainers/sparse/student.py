@@ -30,8 +30,8 @@ from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, in_batch_accuracy, objective_terms
-from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
-from trainers.common.training_model import Losses, decay_groups
+from trainers.common.settings import ROLES, EncoderSettings, Role
+from trainers.common.training_model import Losses
 from trainers.data.tokenized import PART_OVERHEAD, text_parts
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
@@ -67,8 +67,6 @@ class SparseTargets:
     """(documents, entries) bool, True if the token is in the document's text"""
     entry_counts: Tensor
     """(entries,) float32, the number of vocabulary entries that each entry represents"""
-    entries: Tensor | None = None
-    """(entries,) int64, the vocabulary entries to compare; None compares all"""
     base: Tensor | None = None
     """(queries, documents) float32, the BM25 scores that are added to the student's; None adds nothing"""
     teacher: TeacherScores | None = None
@@ -123,11 +121,7 @@ class SparseStudent(CachedModel):
             document_prompt=prompts["document"],
         )
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
-        self._lexicon = lexicon
-        self.log_idf: nn.Parameter | None = None
-        if settings.idf_rate is not None:
-            # Logarithms, so that no weight falls below 0; queries leave out tokens of weight 0.
-            self.log_idf = nn.Parameter(torch.from_numpy(lexicon.idf).clamp(min=1e-3).log())
+        self.lexicon = lexicon
         self.vocabulary = vocabulary_of(tokenizer.backend_tokenizer)
         real = np.zeros(len(self.head.weight), dtype=bool)
         special = special_tokens(tokenizer.backend_tokenizer)
@@ -146,23 +140,6 @@ class SparseStudent(CachedModel):
         """Whether the network encodes queries."""
         return self.settings.queries == "network"
 
-    @property
-    def lexicon(self) -> Lexicon:
-        """The statistics to use the student with; a trained table in its present state."""
-        if self.log_idf is None:
-            return self._lexicon
-        learned = self.log_idf.detach().exp().cpu().numpy()
-        return self._lexicon.weighing(np.where(self._lexicon.idf > 0, learned, 0.0).astype(np.float32))
-
-    def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
-        if self.log_idf is None or self.settings.idf_rate is None:
-            return super().parameter_groups(training)
-        rate = self.settings.idf_rate * training.learning_rate
-        return [
-            *decay_groups(parameter for parameter in self.parameters() if parameter is not self.log_idf),
-            {"params": [self.log_idf], "lr": rate, "weight_decay": 0.0},
-        ]
-
     def silence(self) -> None:
         """Removes the weight of special tokens and unused ids."""
         with torch.no_grad():
@@ -178,10 +155,11 @@ class SparseStudent(CachedModel):
 
     def encode(self, role: str, part: SparsePart) -> Encoded:
         weights = self.weights(part.input_ids, part.attention_mask, part.entries)
-        return Encoded(weights if part.entries is not None else self._heaviest(weights, role))
+        return Encoded(weights if part.entries is not None else self._kept(weights, role))
 
-    def _heaviest(self, weights: Tensor, role: str) -> Tensor:
-        """Sets all but each text's `max_active` largest weights to 0, and prunes documents: (texts, vocabulary)."""
+    def _kept(self, weights: Tensor, role: str) -> Tensor:
+        """`weights`, (texts, vocabulary), with 0 for what a text does not keep: all but its `max_active` largest, and of a
+        document what its pruning leaves out."""
         most, pruning = self.settings.max_active, self.settings.pruning
         if most is not None and most < weights.shape[1]:
             least = weights.topk(most, dim=1).values[:, -1:]
@@ -192,13 +170,12 @@ class SparseStudent(CachedModel):
         """vectors: the learned weights of this process's texts: "document" (documents, entries), and "query"
         (queries, entries) if the network encodes queries."""
         document_weights, objective = gather(vectors["document"]), self.objective
-        query_weights = vectors["query"] if self.encodes_queries else self._query_weights(targets)
+        query_weights = vectors["query"] if self.encodes_queries else targets.query
         sparse_scores = query_weights @ document_weights.T
         scores = sparse_scores if targets.base is None else targets.base + objective.sparse_weight * sparse_scores
-        terms = self._objective_terms(scores, targets)
-        if objective.base_share < 1:
-            sparse_terms, share = self._objective_terms(sparse_scores, targets), objective.base_share
-            terms = {name: share * term + (1 - share) * sparse_terms[name] for name, term in terms.items()}
+        terms = objective_terms(
+            objective, scores, targets, temperature=objective.temperature or 1.0, all_pairs=objective.all_pairs
+        )
         factor = self.regularization.at(self.progress.step, self.progress.steps)
         document_flops = self._document_flops(document_weights, targets.candidates, targets.entry_counts)
         # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
@@ -217,23 +194,7 @@ class SparseStudent(CachedModel):
             measures["query_active"] = (all_queries.detach() > 0).float().sum(dim=1).mean()
         return Losses(terms, measures | self._sparsity(document_weights, targets.present, targets.entry_counts))
 
-    def _objective_terms(self, scores: Tensor, targets: SparseTargets) -> dict[str, Tensor]:
-        """The objective's terms for scores of (queries, documents)."""
-        temperature, all_pairs = self.objective.temperature or 1.0, self.objective.all_pairs
-        return objective_terms(self.objective, scores, targets, temperature=temperature, all_pairs=all_pairs)
-
-    def _query_weights(self, targets: SparseTargets) -> Tensor:
-        """(queries, entries), each token's IDF by the table's present state."""
-        if self.log_idf is None:
-            return targets.query
-        log_idf = self.log_idf if targets.entries is None else self.log_idf[targets.entries]
-        return torch.where(targets.query > 0, log_idf.exp(), 0.0)
-
     def _document_flops(self, document_weights: Tensor, candidates: Tensor, entry_counts: Tensor) -> Tensor:
-        if (least := self.regularization.least_terms) is not None:
-            # Documents with few enough terms get no penalty, and do not add to the penalty of others.
-            active = ((document_weights > 0).float() * entry_counts).sum(dim=1, keepdim=True)
-            document_weights = document_weights * (active > least)
         if self.regularization.flops == "batch":
             return losses.flops(document_weights, entry_counts)
         # Slot 0 of a query holds its positive, the others its hard negatives. This is at least slots times, and at most
@@ -272,7 +233,7 @@ class SparseStudent(CachedModel):
             logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
             weights = sparse_head.activated(logits, double_log=self.settings.double_log)
             weights[:, len(self.vocabulary) :] = 0
-            weights = self._heaviest(weights, role)
+            weights = self._kept(weights, role)
             # On the device: a GPU would copy the whole matrix otherwise.
             at, ids = weights.nonzero(as_tuple=True)
             counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()

@@ -42,7 +42,7 @@ class DevRetrieval:
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
         self.student, self.sets = student, list(sets)
         settings, tokenizer, size = student.settings, student.tokenizers["document"], len(student.head.weight)
-        # By the id of a set's documents, which is all that `retrieve` gets of a set.
+        # By id(documents): `retrieve` gets a set's documents, and nothing else that names the set.
         self.own: dict[int, Lexicon] = {}
         if settings.idf == "own":
             self.own = {id(dev.documents): Lexicon.of([dev.documents], tokenizer, size, settings) for dev in sets}
@@ -82,10 +82,10 @@ class DevRetrieval:
         student, lexicon, documents = self.student, self._lexicon(texts), self.encoded[id(texts)]
         impacts = lexicon.impacts(list(texts.values()))
         encode = self._query_encoder(lexicon, list(queries.values()))
-        asked = [encode(text) for text in queries.values()]
-        self.sparsity.append(sparsity_of(documents, impacts, asked, student.vocabulary))
+        query_weights = [encode(text) for text in queries.values()]
+        self.sparsity.append(sparsity_of(documents, impacts, query_weights, student.vocabulary))
         if student.encodes_queries:
-            self.sparsity[-1]["query terms"] = float(np.mean([len(query) for query in asked]))
+            self.sparsity[-1]["query terms"] = float(np.mean([len(query) for query in query_weights]))
         return _ranked(encode, documents, student.vocabulary, queries, texts)
 
     def trained_sum(self, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
@@ -101,9 +101,9 @@ class DevRetrieval:
         documents, bm25 = self.encoded[id(texts)], self.bm25[id(texts)]
         encode = self._query_encoder(self._lexicon(texts), list(queries.values()))
         ranking, positions = Ranking(list(texts)), np.arange(len(texts))
-        asked = SparseVectors.of_rows(map(encode, queries.values()), self.student.vocabulary).to_scipy()
+        query_vectors = SparseVectors.of_rows(map(encode, queries.values()), self.student.vocabulary).to_scipy()
         run: Run = {}
-        for query, vector, scores in zip(queries, asked, bm25.scores(list(queries.values())), strict=True):
+        for query, vector, scores in zip(queries, query_vectors, bm25.scores(list(queries.values())), strict=True):
             scores = scores + weight * (documents @ vector.toarray()[0])
             run[query] = {id: score for id, score in ranking.best(positions, scores, DEPTH).items() if score > 0}
         return run
@@ -148,8 +148,8 @@ def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: 
     contents = list(texts.values())
     sentences = [own_sentence(contents[row], chosen) for row in rows]
     encoded = map(lexicon.encoder.query.encode, sentences)
-    asked = SparseVectors.of_rows(encoded, lexicon.encoder.vocabulary).to_scipy()
-    of_own_sentences = np.asarray(documents[rows].multiply(asked).sum(axis=1)).ravel().tolist()
+    query_vectors = SparseVectors.of_rows(encoded, lexicon.encoder.vocabulary).to_scipy()
+    of_own_sentences = np.asarray(documents[rows].multiply(query_vectors).sum(axis=1)).ravel().tolist()
     ratios: list[float] = []
     for row, sparse, scores in zip(rows, of_own_sentences, bm25.scores(sentences), strict=True):
         if sparse > 0 and scores[row] > 0:
@@ -183,6 +183,6 @@ def sparsity_of(
 
 def measured_flops(queries: Sequence[Mapping[str, float]], documents: csr_matrix, vocabulary: list[str]) -> float:
     """Σ_t P(t in a query) · P(t in a document): multiplications per query and document (SPLADE v2, section 4)."""
-    asked = np.bincount(SparseVectors.of_rows(queries, vocabulary).token_ids, minlength=len(vocabulary))
-    held = np.asarray((documents > 0).sum(axis=0)).ravel()
-    return float(asked @ held / (max(1, len(queries)) * max(1, documents.shape[0])))
+    query_counts = np.bincount(SparseVectors.of_rows(queries, vocabulary).token_ids, minlength=len(vocabulary))
+    document_counts = np.asarray((documents > 0).sum(axis=0)).ravel()
+    return float(query_counts @ document_counts / (max(1, len(queries)) * max(1, documents.shape[0])))

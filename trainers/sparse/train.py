@@ -35,19 +35,19 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import has_own_code, hash_files, locate
 from opensearch_neural.models.sparse.encoder import KIND
+from opensearch_neural.models.sparse.idf import load_idf
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
-from trainers.common.own_loss import loss_hash
+from trainers.common.own_loss import loss_hash, loss_noted
 from trainers.common.run_folder import RUN, Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER, ROLES
 from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_scores import teachers_hash
 from trainers.sparse.batches import SparseCollate
-from trainers.sparse.settings import STUDENT, SparseConfig, Stage
+from trainers.sparse.settings import STUDENT, SparseConfig, Stage, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_settings_of_start
 from trainers.sparse.student_measures import QUESTIONS_FILE, DevRetrieval
@@ -65,51 +65,57 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
     trust_remote_code: whether the start's own code may run; the trained model has it too.
     """
     check_output(config.output, KIND)
-    pretraining = config.pretraining
-    stages = [config] if pretraining is None else [pretraining, config]
-    miners = [stage.candidates.mine for stage in stages]
-    if pretraining is None and STUDENT in miners:
-        raise InputError(
-            "candidates.mine is student, the student trained without pre-training, but no pretraining is configured",
-            "name another miner, or configure pretraining",
-        )
-    for stage in stages:
-        check_names(stage)
-    # Fetched with its code, if that may run: later steps find the same folder.
-    start_folder = locate(config.start, code=trust_remote_code)
-    if STUDENT in miners and trust_remote_code and has_own_code(start_folder):
-        raise InputError(
-            f"candidates.mine is student, and {config.start} has code of its own: the models that mine are loaded without",
-            "name another miner, such as bm25",
-        )
+    refuse_early(config, trust_remote_code=trust_remote_code)
     config = with_settings_of_start(config.with_lengths())
     warn_of_what_is_left(config.start, config.student)
-    if config.student.idf == "start":
-        start_table(config.start)
-    elif config.student.idf not in ("train", "own", "none"):
-        load_idf(config.student.idf)
     fine_tuning_sets = prepared_sets(config, documents=documents)
     start = warmed_up(config, fine_tuning_sets, trust_remote_code=trust_remote_code)
     train_one = partial(train_stage, trust_remote_code=trust_remote_code)
     if config.pretraining is None:
         return train_one(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
     miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
-    before = config.pretraining_from(start, pretrained)
-    pretraining_sets = prepared_sets(before, documents=documents, other=fine_tuning_sets)
-    if STUDENT in miners:
+    pretraining = config.pretraining_from(start, pretrained)
+    pretraining_sets = prepared_sets(pretraining, documents=documents, other=fine_tuning_sets)
+    if STUDENT in _miners(config):
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
         not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
         train_one(not_pretrained, fine_tuning_sets, output=miner)
-    train_one(
-        before,
-        pretraining_sets,
-        output=pretrained,
-        lexicon=[data.documents for data in fine_tuning_sets.train],
-        miner=miner,
-    )
-    return train_one(
-        config.fine_tuning_from(str(pretrained)), fine_tuning_sets, output=config.output, miner=miner, whole=config
-    )
+    of_fine_tuning = [data.documents for data in fine_tuning_sets.train]
+    train_one(pretraining, pretraining_sets, output=pretrained, lexicon=of_fine_tuning, miner=miner)
+    fine_tuning = config.fine_tuning_from(str(pretrained))
+    return train_one(fine_tuning, fine_tuning_sets, output=config.output, miner=miner, whole=config)
+
+
+def refuse_early(config: SparseConfig, *, trust_remote_code: bool) -> None:
+    """Raises what a later step would raise after hours: InputError or ModelError for a miner, a teacher, a start or a table
+    that cannot be found or used."""
+    miners = _miners(config)
+    if config.pretraining is None and STUDENT in miners:
+        raise InputError(
+            "candidates.mine is student, the student trained without pre-training, but no pretraining is configured",
+            "name another miner, or configure pretraining",
+        )
+    for stage in _stages(config):
+        check_names(stage)
+    # Fetched with its code, if that may run: later steps find the same folder.
+    start = locate(config.start, code=trust_remote_code)
+    if STUDENT in miners and trust_remote_code and has_own_code(start):
+        raise InputError(
+            f"candidates.mine is student, and {config.start} has code of its own: the models that mine are loaded without",
+            "name another miner, such as bm25",
+        )
+    if config.student.idf == "start":
+        start_table(config.start)
+    elif config.student.idf not in ("train", "own", "none"):
+        load_idf(config.student.idf)
+
+
+def _stages(config: SparseConfig) -> list[StageSettings]:
+    return [config] if config.pretraining is None else [config.pretraining, config]
+
+
+def _miners(config: SparseConfig) -> list[str | None]:
+    return [stage.candidates.mine for stage in _stages(config)]
 
 
 def train_stage(
@@ -155,14 +161,14 @@ def train_stage(
             student.lexicon.encoder.info.hash,
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
-            # A run that an earlier version began reads none: it does not go on with them.
+            # Earlier versions read no prompts. Such a run is not continued with prompts, as they change the hash.
             *filter(None, map(student.encoder_settings.prompt, ROLES)),
         ),
-        made_from=teachers_hash(taught) | dev_hashes(prepared.dev),
+        made_from=teachers_hash(taught) | dev_hashes(prepared.dev) | loss_noted(config.objective.loss),
         start_field="start",
         evaluate=None if dev is None else measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
-        best_from=config.regularization.whole_from,
+        best_from=config.regularization.full_weight_from,
     )
 
 
@@ -200,11 +206,13 @@ def rehearse(config: SparseConfig, *, trust_remote_code: bool = False) -> Traine
     `train_sparse`."""
 
     def of_stage(stage: Stage, **changes: Any) -> Stage:
-        if stage.candidates.negatives < 1:  # The consistency filter alone uses what is mined.
-            train = [replace(settings, negatives=None) for settings in stage.train]
-            stage = replace(stage, train=train, candidates=replace(stage.candidates, mine=None, consistency=None))
-        # A miner trained for two steps finds hardly anything: the filter would leave nothing to train on.
+        # A miner trained for two steps finds hardly anything: the consistency filter would leave nothing to train on.
         candidates = replace(stage.candidates, consistency=None)
+        if candidates.negatives < 1:  # Then the filter alone uses what is mined.
+            candidates = replace(candidates, mine=None)
+            stage = replace(
+                stage, train=[replace(settings, negatives=None) for settings in stage.train], candidates=candidates
+            )
         return small(stage, max(32, 2 * stage.training.batch_size), candidates=candidates, **changes)
 
     with tempfile.TemporaryDirectory() as folder:

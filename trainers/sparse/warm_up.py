@@ -98,9 +98,9 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
     logits = torch.cat(outside)
     if logits.isnan().any():
         raise InputError("the outputs of the start are not numbers", "its weights are damaged: choose another start")
-    held = torch.isfinite(logits).sum(dim=1).float().mean()
-    kept = logits[torch.isfinite(logits)]
-    threshold = float(np.quantile(kept.numpy(), 1 - min(0.5, expansions / float(held))))
+    finite = torch.isfinite(logits).sum(dim=1).float().mean()
+    values = logits[torch.isfinite(logits)]
+    threshold = float(np.quantile(values.numpy(), 1 - min(0.5, expansions / float(finite))))
     student.head.bias[ordinary] -= threshold
     factor = 1.0
     if weight is not None:

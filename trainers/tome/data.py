@@ -141,14 +141,14 @@ def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData
     """The first `candidates` generated queries of each document; None takes all."""
     if candidates is None:
         return data
-    taken: Counter[int] = Counter()
-    kept = []
+    counts: Counter[int] = Counter()
+    examples = []
     for index, positives in enumerate(data.positives):
         document = int(positives[0])
-        taken[document] += 1
-        if taken[document] <= candidates:
-            kept.append(index)
-    return data.take(kept)
+        counts[document] += 1
+        if counts[document] <= candidates:
+            examples.append(index)
+    return data.take(examples)
 
 
 def corpus_documents(config: TomeConfig, sets: Sequence[TrainingData], limit: int | None) -> Iterator[Document]:
@@ -156,8 +156,8 @@ def corpus_documents(config: TomeConfig, sets: Sequence[TrainingData], limit: in
     documents = read_documents(config.corpus)
     if limit is None:
         return documents
-    wanted = {data.documents.ids[row] for data in sets for row in data.positives.values.tolist()}
-    return (document for at, document in enumerate(documents) if at < limit or document.id in wanted)
+    positives = {data.documents.ids[row] for data in sets for row in data.positives.values.tolist()}
+    return (document for at, document in enumerate(documents) if at < limit or document.id in positives)
 
 
 def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:

@@ -82,8 +82,8 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
         queries, dev = split(gather(sets, corpus.contents), config.dev_share, config.training.seed)
         data = kind(queries, corpus, tokenizers[first], settings, config.spans)
         _warn_of_unreached(data)
-        held = kind(dev, corpus, tokenizers[first], settings) if len(dev.pairs) else None
-        trained[first] = _train_stage(config, first, backbone[first], config.training, data, held)
+        held_back = kind(dev, corpus, tokenizers[first], settings) if len(dev.pairs) else None
+        trained[first] = _train_stage(config, first, backbone[first], config.training, data, held_back)
     if config.stages in ("both", "url"):
         data = PassageToUrl(Queries.none(), corpus, tokenizers[URL], settings)
         learned = Some(data, MEASURED) if config.dev_share else None

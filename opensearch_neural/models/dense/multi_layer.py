@@ -5,7 +5,7 @@
     encoder.encode_queries(texts)       (texts, dimension): a query is one vector
 
 sim(q, d) is the largest inner product of q with a vector of d (`multi-layer-representations`, eq. 2): see
-`retrievers.exact_multi_vector` and `multi_vector.nearest`. A directory of kind "multi-layer":
+`retrievers.exact_multi_vector` and `queries.multi_vector.nearest`. A directory of kind "multi-layer":
 
     osn.json
     multi_layer.json     which hidden states are a document's vectors

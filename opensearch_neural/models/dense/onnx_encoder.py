@@ -65,14 +65,14 @@ class Tower:
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")
         rows: list[Array] = []
-        wanted = {field.name for field in self.session.get_inputs()}
+        input_names = {field.name for field in self.session.get_inputs()}
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             mask = (np.arange(lengths[batch[0]]) < lengths[batch, None]).astype(np.int64)
             ids = np.full(mask.shape, self.pad_id, dtype=np.int64)
             ids[mask.astype(bool)] = np.concatenate([encodings[i].ids for i in batch])
             inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-            vectors: Array = self.session.run(None, {key: inputs[key] for key in inputs if key in wanted})[0]
+            vectors: Array = self.session.run(None, {key: inputs[key] for key in inputs if key in input_names})[0]
             for stage in self.stages:
                 vectors = stage(vectors, mask.astype(np.float32))
             rows.append(vectors)

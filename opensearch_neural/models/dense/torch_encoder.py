@@ -17,7 +17,7 @@ from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, 
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
 from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.pretrained import asks_for_trust, quiet_loading
+from opensearch_neural.models.pretrained import loads_as, quiet_loading, refuse_without_words
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.tokenizer import encodable
 
@@ -68,11 +68,12 @@ def _load_torch(
 ) -> TorchDenseEncoder:
     try:
         from sentence_transformers import SentenceTransformer
+        from transformers import PreTrainedTokenizerBase
     except ModuleNotFoundError:
         raise MissingExtra("encoding with a dense torch model", "encode") from None
     refuse_unsafe(folder)
-    with quiet_loading():
-        try:
+    try:
+        with quiet_loading(), loads_as("a dense encoder", folder):
             model = SentenceTransformer(
                 str(folder),
                 device=device,
@@ -80,14 +81,15 @@ def _load_torch(
                 trust_remote_code=trust_remote_code,
                 model_kwargs={"use_safetensors": True},
             )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            if asks_for_trust(error):
-                raise ModelError(
-                    f"{folder} has code of its own, which is not run",
-                    "name another model; only of a teacher does a dense model's code run: read it, then give "
-                    "osn data teach --trust-remote-code",
-                ) from None
-            raise ModelError(f"{folder} does not load as a dense encoder: {error}") from error
+    except ValueError:  # It asks for trust.
+        raise ModelError(
+            f"{folder} has code of its own, which is not run",
+            "name another model; only of a teacher does a dense model's code run: read it, then give "
+            "osn data teach --trust-remote-code",
+        ) from None
+    for module in model.modules():
+        if isinstance(tokenizer := getattr(module, "tokenizer", None), PreTrainedTokenizerBase):
+            refuse_without_words(tokenizer, folder)
     model.eval()
     if max_length is not None:
         _shorten(model, max_length)

@@ -63,8 +63,8 @@ class GenerativeSettings:
         parts = (("title:", title, self.title_length), ("passage:", text, self.passage_length))
         words = []
         for prompt, part, length in parts:
-            if kept := _first_tokens(tokenizer, " ".join(encodable(part).split()), length):
-                words += [prompt, kept] if self.prompts else [kept]
+            if beginning := _first_tokens(tokenizer, " ".join(encodable(part).split()), length):
+                words += [prompt, beginning] if self.prompts else [beginning]
         return " ".join(words)
 
     def identifier(self, url: str) -> str:

@@ -71,8 +71,8 @@ class Trie:
         nodes = 1
         for depth in range(int(lengths.max())):
             longer = np.flatnonzero(lengths > depth)
-            edges, taken = np.unique(node[longer] * size + flat[starts[longer] + depth], return_inverse=True)
-            node[longer] = nodes + taken
+            edges, edge_of = np.unique(node[longer] * size + flat[starts[longer] + depth], return_inverse=True)
+            node[longer] = nodes + edge_of
             nodes += len(edges)
             parents.append(edges // size)
             tokens.append(edges % size)
@@ -159,25 +159,25 @@ class CorpusUrls:
         urls: list[str] = []
         known: dict[str, int] = {}
         counts: Counter[str] = Counter()
-        named: set[str] = set()
-        kept = learned or {}
-        taken = frozenset(kept.values()) if numbered else frozenset()
+        seen: set[str] = set()
+        learned_urls = learned or {}
+        reserved = frozenset(learned_urls.values()) if numbered else frozenset()
         digest = hashlib.sha256()
         for identifier, url in documents:
             if not url:
                 raise InputError(f"the document {identifier!r} has no URL", "give every document its own URL")
             if numbered:
-                name = kept.get(identifier, "")
-                url = name if _numbered(name, url) else _free(url, known, taken, counts)
+                name = learned_urls.get(identifier, "")
+                url = name if _numbered(name, url) else _free(url, known, reserved, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
                 raise InputError(
                     f"the documents {ids[other]!r} and {identifier!r} have the same URL {url!r}",
                     "give each document its own URL (an anchor), or number them: "
                     "osn train tome --set settings.number_urls=true",
                 )
-            if identifier in named:
+            if identifier in seen:
                 raise InputError(f"two documents have the id {identifier!r}", "give every document its own id")
-            named.add(identifier)
+            seen.add(identifier)
             ids.append(identifier)
             urls.append(url)
             digest.update(json.dumps([identifier, url]).encode())
@@ -241,8 +241,8 @@ class CorpusUrls:
         """
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        held = hashlib.sha256(f"{self.model['hash']} {self.length} {self.corpus}".encode()).hexdigest()[:16]
-        of_trie, of_documents = folder / TENSORS.format(held), folder / DOCUMENTS.format(held)
+        digest = hashlib.sha256(f"{self.model['hash']} {self.length} {self.corpus}".encode()).hexdigest()[:16]
+        of_trie, of_documents = folder / TENSORS.format(digest), folder / DOCUMENTS.format(digest)
         tensors: dict[str, NDArray[Any]] = {
             "tokens": self.trie.tokens,
             "offsets": self.trie.offsets,
@@ -317,10 +317,10 @@ def _numbered(name: str, url: str) -> bool:
     return name == url or (name != number and number.isdecimal())
 
 
-def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Counter[str]) -> str:
+def _free(url: str, known: Mapping[str, int], reserved: Collection[str], counts: Counter[str]) -> str:
     """The URL, with the lowest free number behind it if the URL is known or taken. counts: the last number of each URL."""
     free = url
-    while free in known or free in taken:
+    while free in known or free in reserved:
         counts[url] += 1
         free = f"{url}#{counts[url] + 1}"
     return free

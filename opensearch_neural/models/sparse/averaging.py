@@ -40,8 +40,8 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
     if len(shares) != len(models):
         raise InputError(f"{len(shares)} shares for {len(models)} models", "give one share for each model")
     if min(shares) < 0 or not 0 < sum(shares) < float("inf"):
-        given = ", ".join(f"{share:g}" for share in shares)
-        raise InputError(f"the shares are {given}", "give numbers from 0, and at least one above 0")
+        listed = ", ".join(f"{share:g}" for share in shares)
+        raise InputError(f"the shares are {listed}", "give numbers from 0, and at least one above 0")
     folders = [directory.locate(model) for model in models]
     recorded = [directory.read_osn_json(folder) or {} for folder in folders]
     for folder, its_record in zip(folders, recorded, strict=True):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, read_json_object
-from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm, network_tokenizer
+from opensearch_neural.models.sparse.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models.sparse.inference_free import write_inference_free
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
@@ -99,8 +99,8 @@ def _write_static_weights(module: Path, table: dict[str, float], vocabulary: lis
     import numpy as np
 
     config = read_json_object(module / "config.json", missing_ok=True)
-    if isinstance(named := config.get("path"), str) and named.endswith(".json"):
-        save_idf(module / Path(named).name, table)
+    if isinstance(table_file := config.get("path"), str) and table_file.endswith(".json"):
+        save_idf(module / Path(table_file).name, table)
         return
     from safetensors.numpy import load_file, save_file
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.files import write_text
-from opensearch_neural.idf import UNLISTED, save_idf
+from opensearch_neural.models.sparse.idf import UNLISTED, save_idf
 from opensearch_neural.models.tokenizer import load_tokenizer, vocabulary_of
 
 Activation = Literal["relu", "log1p_relu"]

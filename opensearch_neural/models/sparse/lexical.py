@@ -25,9 +25,9 @@ from tokenizers import Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
-from opensearch_neural.idf import DocumentFrequencies
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.sparse.idf import DocumentFrequencies
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
 from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of

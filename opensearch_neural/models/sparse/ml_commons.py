@@ -95,8 +95,8 @@ def export(
 def _check_queries(model: str | Path, query: TableEncoder) -> None:
     _check_prompt(model, "queries", query.prompt)
     if query.max_active is not None:
-        kept = query.max_active
-        logger.warning("%s: queries keep their %d heaviest tokens here; ml-commons searches with all", model, kept)
+        most = query.max_active
+        logger.warning("%s: queries keep their %d heaviest tokens here; ml-commons searches with all", model, most)
 
 
 def _check_prompt(model: str | Path, texts: str, prompt: str) -> None:

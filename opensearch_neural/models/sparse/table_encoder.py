@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import packed_json, read_json_object, unpacked_json, write_json, write_text
-from opensearch_neural.idf import UNLISTED, check_idf, load_idf, save_idf
 from opensearch_neural.models import directory
+from opensearch_neural.models.sparse.idf import UNLISTED, check_idf, load_idf, save_idf
 from opensearch_neural.models.tokenizer import (
     encodable,
     load_tokenizer,
@@ -170,13 +170,13 @@ class TableEncoder:
     def from_bytes(cls, content: bytes, *, name: str = "") -> Self:
         """The encoder from the bytes of `to_bytes`. Raises ModelError, with `name`, for other bytes."""
         try:
-            held = unpacked_json(content)
-            if held["format"] != 1:
-                raise ValueError(f"format {held['format']!r} is newer than this version reads (1)")
-            tokenizer = Tokenizer.from_str(json.dumps(held["tokenizer"]))
-            weights = dict(zip(vocabulary_of(tokenizer), map(float, held["weights"]), strict=True))
-            limits = [None if held[key] is None else int(held[key]) for key in ("max_length", "max_active")]
-            return cls(tokenizer, weights, limits[0], name=name, prompt=str(held["prompt"]), max_active=limits[1])
+            entries = unpacked_json(content)
+            if entries["format"] != 1:
+                raise ValueError(f"format {entries['format']!r} is newer than this version reads (1)")
+            tokenizer = Tokenizer.from_str(json.dumps(entries["tokenizer"]))
+            weights = dict(zip(vocabulary_of(tokenizer), map(float, entries["weights"]), strict=True))
+            limits = [None if entries[key] is None else int(entries[key]) for key in ("max_length", "max_active")]
+            return cls(tokenizer, weights, limits[0], name=name, prompt=str(entries["prompt"]), max_active=limits[1])
         except ModelError:
             raise
         except Exception as error:  # `tokenizers` raises plain Exception
@@ -227,8 +227,8 @@ class TableEncoder:
         encoded = {tokens[id_]: weight for id_ in distinct if (weight := weights[id_])}
         if self.max_active is None or len(encoded) <= self.max_active:
             return encoded
-        kept = set(sorted(encoded, key=lambda token: -encoded[token])[: self.max_active])
-        return {token: weight for token, weight in encoded.items() if token in kept}
+        heaviest = set(sorted(encoded, key=lambda token: -encoded[token])[: self.max_active])
+        return {token: weight for token, weight in encoded.items() if token in heaviest}
 
     @property
     def vocabulary(self) -> list[str]:
@@ -273,12 +273,12 @@ def _remember(memory: dict[str, Value], word: str, value: Value) -> Value:
 def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[str, float]:
     """The table of a saved SparseStaticEmbedding: from a JSON file that its config names, or from its tensor of weights."""
     config = read_json_object(module / "config.json", missing_ok=True)
-    if isinstance(named := config.get("path"), str) and named.endswith(".json"):
+    if isinstance(table_file := config.get("path"), str) and table_file.endswith(".json"):
         # sentence-transformers saves the path on the machine that built the model: only the file's name is usable.
-        for candidate in (module / Path(named).name, folder / Path(named).name, folder / "idf.json"):
+        for candidate in (module / Path(table_file).name, folder / Path(table_file).name, folder / "idf.json"):
             if candidate.exists():
                 return load_idf(candidate)
-        raise ModelError(f"{module / 'config.json'}: the table {named!r} is not in the model directory")
+        raise ModelError(f"{module / 'config.json'}: the table {table_file!r} is not in the model directory")
     file = module / "model.safetensors"
     if not file.exists():
         raise ModelError(f"{module}: no model.safetensors", "the directory is incomplete; pickled weights are not read")

@@ -137,7 +137,9 @@ def test_an_index_of_the_sum_can_have_a_tuned_bm25(
     client: OpenSearch, cluster_url: str, data: Path, start: Path, tmp_path: Path
 ) -> None:
     connection = ConnectionSettings(urls=(cluster_url,))
-    experiment = Experiment(data, str(start), tmp_path, (1,), (PUBLISHED,), connection)
+    experiment = Experiment(
+        data=data, start=str(start), work=tmp_path, seeds=(1,), arms=(PUBLISHED,), connection=connection
+    )
     tuned = cluster_bm25.Bm25Settings("standard", 0.6, 0.3)
     with opened_index(client, experiment, MeasuredEngine(PUBLISHED), "one", bm25=tuned) as engines:
         (made,) = client.indices.get(index=engines.index).values()
@@ -168,11 +170,11 @@ def test_a_model_of_one_corpus_is_trained_on_no_judgement(
         data=data, start=str(start), work=tmp_path / "work", seeds=(1,), arms=(models.ON_CORPUS,),
         connection=None,  # type: ignore[arg-type]
     )  # fmt: skip
-    averaged = MeasuredEngine(f"{models.ON_CORPUS}, averaged", 1)
-    folders = {name: Path(experiment.on_corpus(averaged, name)) for name in experiment.sets}
+    model = MeasuredEngine(models.ON_CORPUS, 1)
+    folders = {name: Path(experiment.on_corpus(model, name)) for name in experiment.sets}
     assert len({(folder / "osn.json").read_text() for folder in folders.values()}) == 2
     for name in experiment.sets:
-        trained = directory.read_osn_json(Path(experiment.folder(MeasuredEngine(models.ON_CORPUS, 1), name))) or {}
+        trained = directory.read_osn_json(Path(experiment.folder(model, name))) or {}
         read_for_training = [
             (Path(each["path"]).parent.name, each["questions"]) for each in trained["training"]["train"]
         ]
@@ -540,7 +542,7 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
     monkeypatch.setattr(weights, "TRAINED_ON", ("one",))
     splits = {name: weights.split_of(data / name, PUBLISHED) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
-    trained, of_corpus = "trained 10 minutes", f"{models.ON_CORPUS}, averaged"  # which saw no judgement
+    trained, of_corpus = "trained 10 minutes", models.ON_CORPUS  # which saw no judgement
     assert [weights.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     assert [weights.split_of(data / name, of_corpus) for name in ("one", "two")] == ["train", "dev"]
     made: list[tuple[str, str]] = []

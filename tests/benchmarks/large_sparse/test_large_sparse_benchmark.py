@@ -12,9 +12,8 @@ from click.testing import CliRunner
 from quick_load import quick
 
 from benchmarks.docs_tables import rendered
-from benchmarks.large_sparse import measures
+from benchmarks.large_sparse import command
 from benchmarks.large_sparse.arms import FieldSearch
-from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
 from opensearch_neural.errors import InputError
@@ -38,9 +37,9 @@ def quick_arguments(
         "PRUNE_RATIOS": (0.4,),
         "EXPANSIONS": (2.0,),
     }
-    small |= {"TUNING_QUERIES": 10, "PASSES": 1, "LOAD": quick(measures.LOAD)}
+    small |= {"TUNING_QUERIES": 10, "PASSES": 1, "LOAD": quick(command.LOAD)}
     for name, value in small.items():
-        monkeypatch.setattr(measures, name, value)
+        monkeypatch.setattr(command, name, value)
     data = tmp_path / corpus.name
     shutil.copytree(corpus, data)
     shutil.copy(data / "qrels" / "test.tsv", data / "qrels" / "train.tsv")
@@ -70,7 +69,7 @@ def test_the_fastest_setting_that_surely_keeps_the_score_is_chosen_else_that_whi
 
     rows = [Row("train", name, SCORE_KEPT, value, low, None, 10) for name, (value, low) in kept.items()]
     rows += [Row("train", name, "overlap@10", 0.5, 0.4, None, 10) for name in kept]
-    made = measures.choice(rows, [Variant(name, "sparse") for name in kept], times)
+    made = command.choice(rows, [Variant(name, "sparse") for name in kept], times)
     assert (made["chosen"], asked) == (expected, timed)
     assert made["settings"]["slow"] == {
         "kept": kept["slow"][0],
@@ -94,13 +93,13 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     broken = pytest.MonkeyPatch()
     broken.setattr(FieldSearch, "builder", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        CliRunner().invoke(large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
+        CliRunner().invoke(command.large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
     broken.undo()
     written = client.indices.get_settings(index=f"{index_name}-*")
     assert len(written) == 1
     uuids = {name: each["settings"]["index"]["uuid"] for name, each in written.items()}
 
-    done = CliRunner().invoke(large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
+    done = CliRunner().invoke(command.large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     again = client.indices.get_settings(index=f"{index_name}-*")
     assert {name: each["settings"]["index"]["uuid"] for name, each in again.items()} == uuids, (
@@ -125,11 +124,11 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     assert ["P99 on 600 documents, 2 clients" in goal.goal for goal in summary.goals] == [True]
     of_both = [row.measure for row in summary.rows if row.engine.startswith("pruned: documents top_k:5, query 0.5")]
     assert {"score kept", "bytes read, a document"} <= set(of_both)
-    assert kept.keys() >= {"high-idf-first", *measures.SUMS, "two-phase"}
+    assert kept.keys() >= {"high-idf-first", *command.SUMS, "two-phase"}
     page = rendered("kept-and-cost", [summary])
     assert "| 600 documents" in page and "pruned: documents top_k:5, rows" in page and "P99 on 600 documents" in page
 
-    assert CliRunner().invoke(large_sparse, arguments, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(command.large_sparse, arguments, catch_exceptions=False).exit_code == 0
     assert read(tmp_path / "record").rows == summary.rows, "what is kept is measured again"
     assert not client.indices.get(index=f"{index_name}-*")
 
@@ -137,7 +136,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
 def test_data_without_train_questions_are_refused(corpus: Path, tmp_path: Path) -> None:
     arguments = ["--model", "lexical", "--data", str(corpus), "--work", str(tmp_path)]
     with pytest.raises(InputError, match="has no train split"):
-        CliRunner().invoke(large_sparse, arguments, catch_exceptions=False)
+        CliRunner().invoke(command.large_sparse, arguments, catch_exceptions=False)
 
 
 def test_a_load_that_cannot_work_is_refused_before_anything_is_written(
@@ -145,4 +144,4 @@ def test_a_load_that_cannot_work_is_refused_before_anything_is_written(
 ) -> None:
     arguments = quick_arguments("http://127.0.0.1:9", corpus, index_name, tmp_path, monkeypatch)
     with pytest.raises(InputError, match="numbers of clients and rates must be above 0"):
-        CliRunner().invoke(large_sparse, [*arguments, "--clients", "0"], catch_exceptions=False)
+        CliRunner().invoke(command.large_sparse, [*arguments, "--clients", "0"], catch_exceptions=False)

@@ -22,14 +22,13 @@ def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
 
 def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_score(tmp_path: Path) -> None:
     from benchmarks.grown.index import Growth
-    from benchmarks.large_sparse.command import goals
+    from benchmarks.large_sparse.command import LargeSparseExperiment, LargeSparseOptions, goals, load_settings
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment, load_settings
     from opensearch_neural.evaluation.results import Row
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
-    asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False)
-    experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
+    load = load_settings((20,), 1.0, 10)
+    experiment = LargeSparseExperiment(LargeSparseOptions(), (layout,), None, None, load)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
         ratio = Row("1,000 documents", name, "P99", p99, None, None, 9, "bm25", kind="ratio", level="20 clients")
@@ -49,14 +48,15 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
 def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: Path) -> None:
     """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
     from benchmarks.grown.index import Growth
+    from benchmarks.large_sparse.command import LargeSparseExperiment, LargeSparseOptions, _asked, load_settings
     from benchmarks.large_sparse.indexes import Layout
-    from benchmarks.large_sparse.measures import LargeSparseExperiment, _asked, load_settings
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
-    asked = (tmp_path, (layout,), None, None, load_settings((20,), 1.0, 10), False, "4g")
-    experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
-    changed = {"heap": other["heap"]} if "heap" in other else {"load": replace(experiment.load, **other)}
-    assert _asked(replace(experiment, **changed), layout) != _asked(replace(experiment, keep=True), layout)
+    options, load = LargeSparseOptions(), load_settings((20,), 1.0, 10)
+    experiment = LargeSparseExperiment(options, (layout,), None, None, load)  # type: ignore[arg-type]
+    changed = {"asked": replace(options, **other)} if "heap" in other else {"load": replace(load, **other)}
+    kept = replace(experiment, asked=replace(options, keep=True))
+    assert _asked(experiment, layout) == _asked(kept, layout) != _asked(replace(experiment, **changed), layout)
 
 
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:

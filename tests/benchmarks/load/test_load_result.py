@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import multiprocessing
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +108,16 @@ def test_a_generator_that_was_late_in_an_open_loop_is_refused() -> None:
         [block(at, "bm25", np.full(600, 20.0), level=level, late_ms=8.0) for at in range(3)], variants=("bm25",)
     )
     assert cells(late)[level]["bm25"].refused is not None
+
+
+def test_ctrl_c_is_left_to_the_parent_of_the_endpoint() -> None:
+    """A terminal sends it to all processes; the endpoint's own end would be shown as a traceback."""
+    with endpoint({"bm25": b"{}"}):
+        (process,) = multiprocessing.active_children()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        process.join(0.5)
+        assert process.is_alive()
 
 
 def test_an_endpoint_as_fast_as_none_is_refused_by_the_ceiling_that_was_measured() -> None:

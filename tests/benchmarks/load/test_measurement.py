@@ -178,7 +178,7 @@ def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
     """An `on_block` that acts once, when the third block is done."""
     seen = []
 
-    def on_block(block, share: float) -> None:
+    def on_block(block, done: int) -> None:
         seen.append(block)
         if len(seen) == 3:
             act()
@@ -207,6 +207,26 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
     assert measurement.partial == "generator process 1 of 2 was ended by signal 9"
     assert 3 <= len(measurement.blocks) <= 6
     assert result.text(measurement).startswith("PARTIAL RESULT: generator process 1 of 2")
+
+
+@pytest.mark.cluster
+def test_documents_that_change_meanwhile_are_an_incident(
+    client, cluster_url: str, corpus: Path, tmp_path: Path
+) -> None:
+    index = f"osn-test-load-{uuid.uuid4().hex[:8]}"
+    write(client, corpus, index)
+    act = during_the_blocks(lambda: client.delete(index=index, id=first_id(client, index), refresh=True))
+    try:
+        settings = replace(QUICK, quality=False)
+        measurement = run(client, cluster_url, index, corpus, settings=settings, out=tmp_path, on_block=act)
+    finally:
+        client.indices.delete(index=index)
+    told = f"{index!r} changed while it was measured (500 documents before, 499 after)"
+    assert f"! {told}" in result.text(measurement) and told in result.summary(measurement).title
+
+
+def first_id(client, index: str) -> str:
+    return client.search(index=index, body={"size": 1})["hits"]["hits"][0]["_id"]
 
 
 @pytest.fixture

@@ -18,11 +18,12 @@ from benchmarks.load.variants import (
     Variant,
     parse_variant,
     parse_variants,
+    pipeline_of,
     spec_of,
 )
 from benchmarks.load.workload import LoadTarget, SearchedIndex, Workload, body_builders, prepare, prepared
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.judgements import BeirData, JudgedQueries
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, SparseMeta, existing_record, write_record
@@ -51,7 +52,7 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine that docs/how-to/extend.md adds."""
     engine = names_below("An engine")["Bm25Title"]
     monkeypatch.setitem(ENGINES, engine.name, engine)
-    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", (*ALL_ENGINES, engine.name))
+    monkeypatch.setattr("benchmarks.load.variants.ALL_ENGINES", {**ALL_ENGINES, engine.name: engine})
 
 
 def test_variants_are_read_as_they_are_written() -> None:
@@ -76,11 +77,14 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
     [
         ("splade", "there is no engine 'splade'"),
         ("bm25+color=red", "there is no option 'color'"),
-        ("bm25+hits=maybe", "'maybe' is not one of 'yes', 'no'"),
-        ("bm25+hits=0", "0 is not in the range x>=1"),
+        ("bm25+hits=maybe", "'maybe' is not yes, no or a whole number from 1"),
+        ("bm25+hits=0", "'0' is not yes, no or a whole number from 1"),
+        ("bm25+hits=-3", "'-3' is not yes, no or a whole number from 1"),
         ("high-idf-first+rare=0.6", "is not a threshold like ratio:0.6"),
         ("high-idf-first+window=0", "0 is not a whole number from 1"),
         ("bm25+window=5", "there is no option 'window'"),
+        ("sparse+prune=0.4", "there is no option 'prune'"),
+        ("two-phase+expansion=0.5", "0.5 is not in the range x>=1"),
         ("bm25+source=some", "'some' is not one of"),
         ("cascade+first=dense", "is not one of bm25-sparse"),
         ("a=bm25,a=sparse", "two engines are called 'a'"),
@@ -91,6 +95,14 @@ def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
 def test_what_is_wrong_is_named(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse_variants(text)
+
+
+def test_the_processor_gets_the_settings_of_its_variant() -> None:
+    pipeline = pipeline_of(parse_variant("two-phase+prune=0.8"))
+    assert pipeline is not None and pipeline_of(parse_variant("sparse")) is None
+    (processor,) = pipeline[1]["request_processors"]
+    parameter = processor["neural_sparse_two_phase_processor"]["two_phase_parameter"]
+    assert parameter == {"prune_ratio": 0.8, "expansion_rate": 5.0, "max_window_size": 10_000}
 
 
 @pytest.mark.parametrize(
@@ -175,6 +187,18 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
 
 
 @pytest.mark.cluster
+def test_a_query_that_is_a_document_is_left_out_of_its_own_hits_as_in_osn_eval(client, loaded: str) -> None:
+    (document,) = client.search(index=loaded, body={"size": 1, "query": {"exists": {"field": "text"}}})["hits"]["hits"]
+    id, text = document["_id"], document["_source"]["text"]
+    found = client.search(index=loaded, body={"size": 2, "query": {"match": {"contents": text}}})["hits"]["hits"]
+    other = next(hit["_id"] for hit in found if hit["_id"] != id)
+    judged = JudgedQueries("own", "", {id: text}, {id: {other: 1}}, ())
+    with prepared(client, LoadTarget(ConnectionSettings()), loaded, parse_variants("bm25"), [text]) as workload:
+        rows = judged_rows(client, workload, judged, loaded, baseline="bm25")
+    assert {row.column: row.value for row in rows}["nDCG@10"] == 1.0
+
+
+@pytest.mark.cluster
 def test_a_worker_on_a_machine_without_the_models_files_has_the_encoder_of_the_cluster(
     client, loaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,13 +218,13 @@ def test_a_worker_asks_the_cluster_for_neither_scale_nor_size_of_an_index_that_k
     client, loaded: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", client.count(index=loaded)["count"] / 16)
-    wrote = existing_record(client, loaded)
-    write_record(client, loaded, wrote.with_extra(**{SHARD_DOCUMENTS: None, SCALE: None}))
+    meta = existing_record(client, loaded)
+    write_record(client, loaded, meta.with_extra(**{SHARD_DOCUMENTS: None, SCALE: None}))
     try:
         nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
         workload = prepare(client, nowhere, loaded, parse_variants("bm25-sparse,high-idf-first+rare=count:1"), ["x"])
     finally:
-        write_record(client, loaded, wrote)
+        write_record(client, loaded, meta)
     bodies = [build("parse a string into a tree") for build in body_builders(workload).values()]
     assert [body["rescore"]["window_size"] for body in bodies] == [120, 60]
 
@@ -231,13 +255,13 @@ def test_an_engine_that_is_added_has_its_options_and_its_exact_search_here() -> 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("added")
 def test_a_worker_makes_the_bodies_of_an_engine_that_is_added(client, loaded: str) -> None:
-    wrote = existing_record(client, loaded)
-    write_record(client, loaded, wrote.with_extra(**{SCALE: None}))
+    meta = existing_record(client, loaded)
+    write_record(client, loaded, meta.with_extra(**{SCALE: None}))
     try:
         nowhere = LoadTarget(ConnectionSettings(("http://127.0.0.1:9",)))
         workload = prepare(client, nowhere, loaded, parse_variants("bm25-title+title-boost=3"), ["x"])
     finally:
-        write_record(client, loaded, wrote)
+        write_record(client, loaded, meta)
     (build,) = body_builders(workload).values()
     body = build("parse a string into a tree")
     assert "title^3" in body["query"]["multi_match"]["fields"] and body["rescore"]

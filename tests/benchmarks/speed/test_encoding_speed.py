@@ -15,8 +15,8 @@ pytest.importorskip("ir_measures", reason="needs the extra [eval]")
 from scipy.sparse import csr_matrix  # noqa: E402
 
 from benchmarks.docs_tables import with_tables  # noqa: E402
-from benchmarks.speed import encoder_arms, encoding_speed  # noqa: E402
-from benchmarks.speed.encoder_arms import (  # noqa: E402
+from benchmarks.speed import encoding_speed  # noqa: E402
+from benchmarks.speed.encoding_speed import (  # noqa: E402
     ARMS,
     BASELINE,
     BF16,
@@ -65,8 +65,8 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     model: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A process each would load torch five times; that one does is tested below.
-    monkeypatch.setattr(encoder_arms, "memory_in_a_process", encoder_arms.measure_memory)
-    made = encoder_arms.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
+    monkeypatch.setattr(encoding_speed, "memory_in_a_process", encoding_speed.measure_memory)
+    made = encoding_speed.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
     summary = results.Summary.of_this_run(title="", rows=made, data=[], seeds=[0], goals=encoding_speed.goals(made))
     written = results.read(summary.write(tmp_path / "result"))
     rows = {(row.line, row.column): row.value for row in written.rows}
@@ -77,7 +77,7 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     assert 0 < rows[FP32, "nDCG@10"] <= 1
     # Each weight is a float and a token's number.
     assert rows[FP32, "bytes a document in shards"] > 8 * rows[FP32, "weights a document"] > 8
-    assert rows[encoder_arms.READER, "documents/s"] > 100 and rows[encoder_arms.WRITER, "documents/s"] > 100
+    assert rows[encoding_speed.READER, "documents/s"] > 100 and rows[encoding_speed.WRITER, "documents/s"] > 100
     assert [goal.target for goal in written.goals] == [1.5, 0.25, 1e-3, 3, 0.2]
     assert written.goals[2].met
 
@@ -125,21 +125,21 @@ def test_the_page_computes_its_figures_from_the_result_file(tmp_path: Path) -> N
 
 
 def test_memory_is_measured_in_another_process(model: Path) -> None:
-    assert 0 <= encoder_arms.memory_in_a_process(FP32, str(model), TEXTS) < 5e9
+    assert 0 <= encoding_speed.memory_in_a_process(FP32, str(model), TEXTS) < 5e9
 
 
 def test_peak_memory_sees_what_was_freed_again_and_not_what_was_before() -> None:
     before = np.ones(30_000_000)
     del before
-    assert 70e6 < encoder_arms.peak_memory(lambda: np.ones(10_000_000).sum()) < 200e6
+    assert 70e6 < encoding_speed.peak_memory(lambda: np.ones(10_000_000).sum()) < 200e6
 
 
 def test_differences_count_entries_that_either_has() -> None:
     expected = csr_matrix(np.array([[1.0, 0, 0.5, 0], [0, 2.0, 0, 0]], np.float32))
     found = csr_matrix(np.array([[1.0005, 0.25, 0, 0, 0], [0, 2.0, 0, 0, 0]], np.float32))
-    largest = encoder_arms.largest_difference("weather", FP32, expected, found)
+    largest = encoding_speed.largest_difference("weather", FP32, expected, found)
     assert largest.value == pytest.approx(0.5) and largest.n == 4
-    none = encoder_arms.largest_difference("weather", FP32, expected, expected)
+    none = encoding_speed.largest_difference("weather", FP32, expected, expected)
     assert (none.value, none.n) == (0.0, 3)
 
 

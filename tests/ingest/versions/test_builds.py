@@ -631,7 +631,7 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("held", "wanted", "other"),
+    ("before", "after", "other"),
     [
         (IndexMeta(), IndexMeta(SPARSE, DENSE), None),
         (IndexMeta(SPARSE, DENSE), IndexMeta(replace(SPARSE, hash="x"), DENSE), None),
@@ -651,9 +651,9 @@ DENSE = DenseMeta("d", "e", 8, "byte", True, 2.0)
     ],
 )
 def test_what_makes_the_requests_of_a_running_application_wrong_is_named(
-    held: IndexMeta, wanted: IndexMeta, other: str | None
+    before: IndexMeta, after: IndexMeta, other: str | None
 ) -> None:
-    assert versions.other_for_requests(held, wanted) == other
+    assert versions.other_for_requests(before, after) == other
 
 
 def test_a_swap_to_another_sparse_model_is_told(
@@ -738,6 +738,58 @@ def test_names_that_cannot_be(client: Any, index_name: str, tmp_path: Path) -> N
         run_job(client, replace(build(path, index_name), index="both"), show_progress=False)
     with pytest.raises(ClusterError, match="there is no alias"):
         versions.rollback(client, f"{index_name}-missing")
+
+
+@pytest.mark.parametrize(
+    ("alias", "told"),
+    [
+        ("a,b", "is a pattern"),
+        ("a*", "is a pattern"),
+        ("<a-{now/d}>", "is a pattern"),
+        ("a b", "may not hold ' '"),
+        ("a/b?", "may not hold '/' '[?]'"),
+        ("Docs", "may not hold capital letters"),
+        ("_docs", "may not begin with '_'"),
+        ("d" * 161, "may not be longer than 160 bytes"),
+    ],
+)
+def test_an_alias_whose_builds_no_cluster_takes_is_refused_before_anything_is_read(
+    client: Any, tmp_path: Path, alias: str, told: str
+) -> None:
+    with pytest.raises((InputError, ClusterError), match=told):
+        run_job(client, build(corpus(tmp_path / "d.jsonl", 3), alias), show_progress=False)
+
+
+def test_the_longest_name_of_an_alias_has_builds(client: Any, index_name: str, tmp_path: Path) -> None:
+    alias = index_name + "x" * (versions.LONGEST_NAME - len(index_name))
+    lines = [*records(3), {"_id": "empty", "text": ""}]
+    built = run_job(client, build(write_jsonl(tmp_path / "d.jsonl", lines), alias, sparse="none"), show_progress=False)
+    assert (built.documents, built.letters) == (3, 1)
+    client.indices.delete(index=built.index)
+
+
+def test_a_pattern_names_no_index_to_finish_or_to_delete_and_no_alias(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Not even if it matches one alone: it might match another tomorrow."""
+    run_job(client, job(corpus(tmp_path / "d.jsonl", 3), index_name), show_progress=False)
+    pattern = f"{index_name}*"
+    for refusing in (unfinished.abort, unfinished.finish, versions.rollback, versions.prune):
+        with pytest.raises(ClusterError, match="is a pattern"):
+            refusing(client, pattern)
+    with pytest.raises(ClusterError, match="is a pattern"):
+        serve_build(client, pattern, None, Gate())
+    assert client.indices.exists(index=index_name)
+
+
+def test_a_refused_swap_tells_of_the_documents_that_were_rejected(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", [{"_id": "1", "text": ""}, {"_id": "2"}])
+    with pytest.raises(SwapRefused, match="holds no document"):
+        run_job(client, build(path, index_name, sparse="none"), show_progress=False)
+    told = f"2 documents were rejected: see {index_name}.dead-letters.jsonl; the first in this run: "
+    assert f"{told}text and title are both empty" in caplog.text
 
 
 @pytest.mark.parametrize("option", [("--require", "rain => nosuch"), ("--allow-shrink",)])

@@ -85,11 +85,11 @@ def test_a_build_that_waits_gets_what_is_tuned_by_the_time_of_its_swap(
 def test_what_was_tuned_in_the_build_itself_stays_and_the_cascade_asks_for_its_own_models(
     client: Any, index_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held = IndexMeta(SparseMeta("m", "a", "b"))
+    meta = IndexMeta(SparseMeta("m", "a", "b"))
     serving, build = f"{index_name}-1", f"{index_name}-2"
-    client.indices.create(index=serving, body=index_body(held.with_extra(**ALL), replicas=0))
+    client.indices.create(index=serving, body=index_body(meta.with_extra(**ALL), replicas=0))
     client.indices.put_alias(index=serving, name=index_name)
-    of_codes = replace(held, quantized=QuantizedMeta("q", "c", 8)).with_extra(high_idf_first={"rare": str(Rare())})
+    of_codes = replace(meta, quantized=QuantizedMeta("q", "c", 8)).with_extra(high_idf_first={"rare": str(Rare())})
     client.indices.create(index=build, body=index_body(of_codes, replicas=0))
     carry_tunings(client, index_name, build)
     assert existing_record(client, build).extra == {"high_idf_first": {"rare": str(Rare())}, "bm25_sparse": SUM}

@@ -129,6 +129,32 @@ def test_a_document_that_is_refused_is_returned_and_costs_no_other(client, index
     assert len(snapshot(client, index_name)) == 6
 
 
+def test_a_new_field_that_two_requests_map_at_once_refuses_no_document(client, index_name: str) -> None:
+    """The first of them maps the field by its own value; the other is refused, although its value fits that mapping."""
+    date = {"type": "date", "format": "strict_date_optional_time"}
+    mappings = {
+        "dynamic_date_formats": ["strict_date", "strict_date_time_no_millis"],
+        "dynamic_templates": [{"dates": {"match_mapping_type": "date", "mapping": date}}],
+    }
+    settings = {"number_of_shards": 4, "number_of_replicas": 0, "index.mapping.total_fields.limit": 5000}
+    client.indices.create(index=index_name, body={"mappings": mappings, "settings": settings})
+    days = ("2026-03-14", "2026-03-14T15:09:26Z")
+    for field in map("when{}".format, range(20)):
+        made = [Action(f"{field}-{n}", orjson.dumps({field: days[n % 2]})) for n in range(16)]
+        outcome = BulkWriter(client, index_name).write(made)
+        assert outcome.failures == [] and outcome.created == 16
+
+
+def test_a_document_that_no_mapping_takes_is_refused_after_a_second_attempt(
+    client, index_name: str, proxy: FaultProxy
+) -> None:
+    client.indices.create(index=index_name)
+    made = [*actions(3), Action("bad", b'{"mixed": [1, "a"]}'), *actions(3, prefix="e")]
+    outcome = BulkWriter(connect(proxy.url), index_name).write(made)
+    assert [(failure.position, outcome.created) for failure in outcome.failures] == [(3, 6)]
+    assert "cannot be changed from type" in outcome.failures[0].reason and len(proxy.bulks) == 2
+
+
 def test_requests_stay_below_the_limit(client, index_name: str, proxy: FaultProxy) -> None:
     BulkWriter(connect(proxy.url), index_name, chunk_bytes=10_000).write(actions(300, bytes_=100))
     assert len(proxy.bulks) >= 4 and proxy.most_bytes <= 10_000

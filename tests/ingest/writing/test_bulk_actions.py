@@ -23,12 +23,12 @@ from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ModelError
-from opensearch_neural.forward_index import FIELD, token_hash
 from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.oracle import stored as kept
 from opensearch_neural.queries import DOT_ALIAS
+from opensearch_neural.queries.forward_index import FIELD, token_hash
+from opensearch_neural.search.oracle import stored as kept
 
 VOCABULARY = ["rain", "sun", "", "x" * 33_000, ".", "u.s", " ", "é"]
 TINY = float(np.finfo(np.float32).tiny)

@@ -15,10 +15,10 @@ from transformers import AutoModelForMaskedLM  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import OsnError  # noqa: E402
-from opensearch_neural.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models import directory  # noqa: E402
 from opensearch_neural.models.sparse.averaging import write_average  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.sparse.inference_free import write_inference_free  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 

@@ -16,8 +16,8 @@ from own_code import give_own_code  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
-from opensearch_neural.idf import load_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.idf import load_idf  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
 from .test_encoder import QUERIES, TEXTS, as_dicts, masked_lm  # noqa: E402

@@ -134,6 +134,9 @@ def test_a_dense_model_trains_with_it_as_with_ours_also_in_chunks(folder: Path) 
     )
     expected, measured = train_dense(ours).measures, train_dense(own).measures
     assert measured == pytest.approx(expected, abs=1e-4)
+    (folder / "trained_losses.py").write_text(INFO_NCE + "\n# changed\n")
+    with pytest.raises(InputError, match="another text of the module of your loss"):
+        train_dense(own)
 
 
 def test_both_commands_take_the_option(folder: Path) -> None:

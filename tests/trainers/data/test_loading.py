@@ -47,6 +47,12 @@ def test_judgements_of_unknown_documents_are_counted_and_named(tmp_path: Path) -
     assert "train.tsv: 1 references name 1 documents that the data does not hold ('gone')" in data.notes[0]
 
 
+def test_a_long_id_is_shortened_in_a_message(tmp_path: Path) -> None:
+    rows = [("q", "d", 1), ("q", "x" * 5000, 1)]
+    data = load_training(beir(tmp_path / "set", {"d": "text"}, {"q": "query"}, {"train": rows}))
+    assert f"('{'x' * 59}…')" in data.notes[0]
+
+
 def test_judgements_of_another_corpus_are_refused(tmp_path: Path) -> None:
     rows = [(f"q{i}", f"x{i}", 1) for i in range(9)]
     folder = beir(tmp_path / "set", {"d": "text"}, {f"q{i}": f"query {i}" for i in range(9)}, {"train": rows})
@@ -155,6 +161,18 @@ def test_text_triples_of_one_query_become_one_example(tmp_path: Path) -> None:
     assert len(data.documents) == 4
 
 
+def test_triples_by_id_are_not_taken_for_texts(tmp_path: Path) -> None:
+    path = tmp_path / "qidpidtriples.tsv"
+    path.write_text("10\t0\t1\n11\tMED-1\tMED-2\n")
+    with pytest.raises(
+        InputError, match=r"(?s)qidpidtriples\.tsv names its passages by id.*give `corpus` and `queries`"
+    ):
+        load_training(path)
+    for texts in ("10\tMED 1\tMED-2\n", "10\tgood\tMED-2\n"):
+        path.write_text(texts)
+        assert len(load_training(path)) == 1
+
+
 def test_triples_by_id_take_their_texts_from_collection_and_queries(tmp_path: Path) -> None:
     (tmp_path / "collection.tsv").write_text("0\tzero\n1\tone\n2\ttwo\n")
     (tmp_path / "queries.train.tsv").write_text("10\tten\n11\televen\n")
@@ -217,7 +235,7 @@ def test_every_shape_of_sentence_transformers_lines_is_read(tmp_path: Path) -> N
         (["q"], "a list of texts"),
         ("q", "an object or a list"),
         ({"query": "q", "positive": "p", "scores": [10**400]}, "expected numbers"),
-        ({"query": "q", "positive": "p", "scores": [math.nan]}, r"bad\.jsonl, line 2: NaN is not JSON"),
+        ({"query": "q", "positive": "p", "scores": [math.nan]}, r"bad\.jsonl, line 2: NaN is not JSON: write a number"),
         ({"query": "q", "positive": "p", "scores": [-math.inf]}, r"bad\.jsonl, line 2: -Infinity is not JSON"),
         ({"query": "q", "positive": "p", "negative_²": "n", "negative_2": 3}, "a list of texts in negative_2"),
     ],

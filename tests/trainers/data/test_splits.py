@@ -67,6 +67,14 @@ def test_held_back_parts_are_of_the_size_asked_for_and_follow_the_seed(tmp_path:
         hold_back(data.take([]), 0.2)
 
 
+def test_a_share_of_few_examples_is_one_of_them(tmp_path: Path) -> None:
+    data = load_training(pairs(tmp_path, "p", [(f"q{i}", f"d{i}") for i in range(11)]))
+    assert len(hold_back(data, 0.02)[1]) == 1
+    for none in (0.0, -0.1):
+        with pytest.raises(InputError, match="cannot hold back"):
+            hold_back(data, none)
+
+
 def test_negatives_that_the_other_part_has_are_taken_out_and_counted(tmp_path: Path) -> None:
     data = load_training(pairs(tmp_path, "p", [("a", "x"), ("b", "y")], [["y", "z"], ["X", "z", "u"]]))
     train, dev = hold_back(data, 1, seed=0)

@@ -339,6 +339,20 @@ def test_a_start_that_does_not_fit_is_named(
         build(configuration(backbone, beir, tmp_path, **changes))
 
 
+def test_what_is_refused_is_refused_before_negatives_are_mined(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    mined = CandidateSettings(negatives=1, mine="bm25")
+    config = configuration(backbone, beir, tmp_path / "model", candidates=mined)
+    config.output.mkdir()
+    (config.output / "notes.txt").write_text("mine")
+    for refused, message in (
+        (config, "holds something else"),
+        (replace(config, start="no/such/model"), "no/such/model"),
+    ):
+        with pytest.raises((InputError, ModelError), match=message):
+            train_dense(refused)
+        assert [path.name for path in config.output.iterdir()] == ["notes.txt"]
+
+
 def test_a_model_is_not_measured_on_two_contents_of_a_dev_set(tmp_path: Path, backbone: Path, beir: Path) -> None:
     data = shutil.copytree(beir, tmp_path / "data")
     dev, training = [SetSettings(data, split="dev", name="dev")], TrainingSettings(steps=1, batch_size=8)

@@ -72,6 +72,15 @@ def test_windows_that_are_longer_than_the_model_has_positions_are_refused(corpus
         train_masked_lm(small(corpus, tmp_path / "bert", new=new))
 
 
+def test_a_folder_that_holds_something_else_is_left_alone(corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds something else \(notes\.txt\)"):
+        train_masked_lm(small(corpus, output))
+    assert [path.name for path in output.iterdir()] == ["notes.txt"]
+
+
 def test_a_tokenizer_of_other_settings_is_made_anew(corpus: Path, tmp_path: Path) -> None:
     refused = small(
         corpus, tmp_path / "model", new=NewBackbone(layers=1, hidden=32, heads=2, vocabulary=60, positions=24)

@@ -22,13 +22,14 @@ from ingest.job import Job, run_job  # noqa: E402
 from ingest.settings import Models, NewIndex  # noqa: E402
 from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
 from ingest.writing import journal  # noqa: E402
-from opensearch_neural import multi_vector, queries  # noqa: E402
+from opensearch_neural import queries  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.index.mapping import index_body, knn_vector  # noqa: E402
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta  # noqa: E402
 from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.dense.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
+from opensearch_neural.queries import multi_vector  # noqa: E402
 from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
 from trainers.common.settings import EncoderSettings  # noqa: E402

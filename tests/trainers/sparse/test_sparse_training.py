@@ -18,7 +18,6 @@ from tiny_sparse import SMALL, configuration, student  # noqa: E402
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
-from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
@@ -231,19 +230,6 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
     logged = [entry for entry in history(config.output) if "expansions" in entry]
     assert {"active", "flops", "lambda", "info_nce"} <= logged[-1].keys()
     assert load_sparse(tmp_path / "model").info.kind == KIND
-
-
-def test_a_trained_table_is_the_models(tmp_path: Path, backbone: Path, beir: Path) -> None:
-    save_idf(tmp_path / "table.json", dict.fromkeys(WORDS, 1.0))
-    settings = replace(SMALL, idf=str(tmp_path / "table.json"), idf_rate=20.0)
-    config = configuration(backbone, beir, tmp_path / "model", student=settings, dev=[QuestionSet(beir, split="dev")])
-    train_sparse(config)
-    table = load_idf(tmp_path / "model" / "idf.json")
-    moved = [word for word in WORDS if table[word] != pytest.approx(1.0, abs=1e-3)]
-    # Words that no training question holds stay as they were.
-    asked = {word for text in QuestionSet(beir).load().query_texts().values() for word in text.split()}
-    assert moved and set(moved) <= asked and min(table[word] for word in WORDS) > 0
-    assert table["[CLS]"] == 0
 
 
 def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:

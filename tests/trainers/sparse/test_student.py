@@ -20,7 +20,6 @@ from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
@@ -140,26 +139,6 @@ def test_flops_a_slot_are_the_papers_and_larger_than_over_all_documents(
     assert values["batch"] < values["slot"]
 
 
-def test_documents_of_few_terms_cost_nothing_and_get_no_gradient_from_flops(
-    tmp_path: Path, backbone: Path, beir: Path
-) -> None:
-    config = configuration(
-        backbone, beir, tmp_path,
-        student=replace(SMALL, head="full"),
-        regularization=RegularizationSettings(least_terms=3),
-    )  # fmt: skip
-    model = student(config)
-    learned = torch.zeros(2, len(model.head.weight))
-    learned[0, 10:13], learned[1, 10:15] = 1.0, 2.0  # three terms, which is few enough, and five
-    learned.requires_grad_()
-    flops = model._document_flops(learned, torch.tensor([[0], [1]]), torch.ones(learned.shape[1]))
-    # Five entries, in each the mean of 0 and 2, squared.
-    assert flops.item() == pytest.approx(5.0)
-    flops.backward()
-    assert learned.grad is not None
-    assert (learned.grad[0] == 0).all() and learned.grad[1].count_nonzero() == 5
-
-
 def test_flops_count_the_chance_that_query_and_document_share_a_token() -> None:
     from scipy.sparse import csr_matrix
 
@@ -215,39 +194,10 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
     scores = (bm25 + 0.3 * targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
     expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
-    model.objective = replace(objective, base_share=0.75)
-    mixed = model.loss_terms({"document": learned}, targets).terms["info_nce"]
-    scores = (targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
-    other = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
-    assert float(other) != pytest.approx(float(expected), rel=1e-2)
-    assert float(mixed) == pytest.approx(float(0.75 * expected + 0.25 * other), rel=1e-4)
     alone = replace(config, objective=SparseObjective(info_nce=1.0, kl=0.0))
     assert batch_of(alone, student(alone)).targets.base is None
-    for settings in ({"sparse_weight": 0.3}, {"base_share": 0.5}, {"base": "bm25", "base_share": 0.0}):
-        with pytest.raises(ValueError, match=r"name objective\.base"):
-            SparseObjective(info_nce=1.0, **settings)
-
-
-@pytest.mark.parametrize("head", ["full", "sampled"])
-def test_a_table_that_is_trained_starts_as_it_was_and_learns_from_the_queries_tokens(
-    tmp_path: Path, backbone: Path, beir: Path, head: Any
-) -> None:
-    fixed = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head))
-    learned = replace(fixed, student=replace(fixed.student, idf_rate=50.0))
-    model, plain = student(learned, moved=False), student(fixed, moved=False)
-    torch.testing.assert_close(model(batch_of(learned, model)).total, plain(batch_of(fixed, plain)).total)
-    assert model.lexicon.encoder.query.weights == pytest.approx(plain.lexicon.encoder.query.weights, rel=1e-5)
-    batch = batch_of(learned, model)
-    model(batch).total.backward()
-    asked = (batch.targets.query > 0).any(dim=0).nonzero()[:, 0]
-    asked = asked if batch.targets.entries is None else batch.targets.entries[asked]
-    assert model.log_idf is not None and model.log_idf.grad is not None
-    assert set(model.log_idf.grad.nonzero()[:, 0].tolist()) <= set(asked.tolist())
-    assert model.log_idf.grad.count_nonzero() > 0
-    groups = model.parameter_groups(TrainingSettings(learning_rate=1e-4))
-    assert groups is not None
-    assert [group["lr"] for group in groups if group["params"][0] is model.log_idf] == [pytest.approx(5e-3)]
-    assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in model.parameters())
+    with pytest.raises(ValueError, match=r"name objective\.base"):
+        SparseObjective(info_nce=1.0, sparse_weight=0.3)
 
 
 def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, beir: Path) -> None:

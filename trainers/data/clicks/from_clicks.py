@@ -278,11 +278,11 @@ def write(folder: Path, judged: Judgements, test_share: float) -> None:
 
 def write_pairs(folder: Path, judged: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
     """Write pairs.jsonl, a line per positive, and return their number. Raises InputError if no document is in the corpus."""
-    wanted = {document for of in judged.grades.values() for document in of}
-    texts = {document.id: document.contents for document in read_documents(corpus) if document.id in wanted}
+    documents = {document for of in judged.grades.values() for document in of}
+    texts = {document.id: document.contents for document in read_documents(corpus) if document.id in documents}
     if not texts:
-        raise InputError(f"{corpus} has none of the {len(wanted):,} documents that were clicked or shown")
-    if missing := len(wanted) - len(texts):
+        raise InputError(f"{corpus} has none of the {len(documents):,} documents that were clicked or shown")
+    if missing := len(documents) - len(texts):
         click.echo(f"left out of pairs: {missing:,} documents that are not in {corpus}", err=True)
     pairs = []
     for query, of in sorted(judged.grades.items()):

@@ -59,9 +59,11 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
             theta[~reached] = np.nan
     else:
         theta = propensity.astype(np.float64)
-    kept = np.isfinite(theta[places])
+    estimated = np.isfinite(theta[places])
     scale = 1 / max(1.0, float(np.nanmax(theta)))  # keeps probabilities below 1 if a lower place is looked at more
-    _, gamma = _em(pairs[kept], places[kept], shown[kept], clicked[kept], theta * scale, PRIOR, known=True)
+    _, gamma = _em(
+        pairs[estimated], places[estimated], shown[estimated], clicked[estimated], theta * scale, PRIOR, known=True
+    )
     attraction = np.full(int(pairs.max()) + 1, np.nan)
     attraction[: len(gamma)] = gamma * scale
     return PositionBias(theta, attraction)
