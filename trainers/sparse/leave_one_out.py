@@ -101,12 +101,12 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
         for left in config.train:  # what cannot be left out is refused before anything is trained
             leaving_out(trial, left)
     tried = [Trial(name, trial, *on_sets_left_out(trial, config.train, train)) for name, trial in wanted]
-    for trial in tried:
-        if old := [left for left in trial.measures if not trial.questions(left)]:
+    for one in tried:
+        if old := [left for left in one.measures if not one.questions(left)]:
             logger.warning(
                 "%s, without %s: an earlier version trained it and kept no question's measures, so its gains have no "
                 "interval; to train it again, remove its folder in %s",
-                trial.name,
+                one.name,
                 ", ".join(old),
                 folder(config),
             )
