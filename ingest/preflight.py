@@ -177,7 +177,11 @@ def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str
     for name, value in fields.items():
         kinds = survey.kinds.setdefault(before + name, {})
         for each in value if isinstance(value, list) else [value]:
-            if each is None or (isinstance(each, str) and _is_read_from_string(each, next(iter(kinds), ""))):
+            if each is None:
+                continue
+            if isinstance(each, str) and _is_read_from_string(each, first := next(iter(kinds), "")):
+                if first == "numbers":
+                    _note_number(survey, _number_in(each), before + name, id)
                 continue
             kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
             _note_number(survey, each, before + name, id)

@@ -155,6 +155,23 @@ def test_whole_numbers_that_a_double_does_not_tell_apart_are_found_each_by_itsel
         )
 
 
+def test_numbers_in_strings_count_for_a_field_of_numbers(client: Any, index_name: str, tmp_path: Path) -> None:
+    """A long would cut the decimal, and refuse what is beyond 63 bits."""
+    large = 2**60 + 1
+    values = {"cut": "10.5", "unsigned": str(2**64 - 1), "ids": str(large)}
+    lines = [
+        {"_id": "a", "text": "rain", "cut": large, "unsigned": large, "ids": 1},
+        {"_id": "b", "text": "sun", **values},
+    ]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none")
+    assert run_job(client, settings, show_progress=False).letters == 0
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert {name: fields[name]["type"] for name in values} == {"cut": "double", "unsigned": "double", "ids": "long"}
+    for name, value in values.items():
+        hits = client.search(index=index_name, body={"query": {"term": {name: value}}})["hits"]["hits"]
+        assert [hit["_id"] for hit in hits] == ["b"], name
+
+
 def test_an_index_template_decides_how_long_numbers_are_mapped(client: Any, index_name: str, tmp_path: Path) -> None:
     template = {"mappings": {"properties": {"user": {"type": "keyword"}}}}
     client.indices.put_index_template(name=index_name, body={"index_patterns": [index_name], "template": template})
