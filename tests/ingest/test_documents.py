@@ -549,8 +549,11 @@ def test_documents_that_have_lost_their_vectors_are_counted(
     for id in ids:
         client.update(index=index_name, id=id, body={"doc": {"price": 1}}, params={"refresh": "true"})
     ran = osn("index", "inspect", index_name)
-    assert "  lost        2 of them have lost their vectors" in ran.stdout, ran.stderr
+    assert "  lost        2 of them have no vectors: OpenSearch's own _update and _reindex" in ran.stdout, ran.stderr
+    assert "or another client leave them out; write them again with osn" in ran.stdout
     assert Documents(client, index_name).add(HUNDRED[:1]).replaced == 1
+    inspected = osn("index", "inspect", index_name).stdout
+    assert "  lost        1 of them has no vectors: " in inspected and "; write it again with osn" in inspected
     assert json.loads(osn("index", "inspect", index_name, "--json").stdout)["without_rows"] == 1
     assert run_job(client, settings, show_progress=False).without_rows == 0
 
