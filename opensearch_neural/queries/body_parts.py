@@ -158,7 +158,7 @@ def filter_clauses(filter: Filter) -> list[Clause]:
         return []
     single: object = filter  # of any type, if a caller is wrong
     several = isinstance(single, Iterable) and not isinstance(single, str | bytes | Mapping)
-    clauses = list(filter) if several else [filter]
+    clauses: list[object] = [*filter] if several else [filter]
     return [checked_clause(clause, "a filter") for clause in clauses]
 
 
