@@ -1,7 +1,7 @@
 """The output directory of a training: its files during the run, on resuming, and at the end.
 
 model files, osn.json (written last: if it exists, training has ended), training.yaml
-.training/   run.json, checkpoints/, best/, logs/ (TensorBoard), history.jsonl
+.training/   run.json, checkpoints/, best/, logs/ (TensorBoard), history.jsonl, questions.jsonl (of osn train sparse)
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class RunFolder:
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):
                     shutil.rmtree(folder, ignore_errors=True)
-                for file in ("history.jsonl", "trained"):
+                for file in ("history.jsonl", "questions.jsonl", "trained"):
                     (self.folder / file).unlink(missing_ok=True)
             write_json(self.folder / "run.json", self.identity)
             save_config(self.config, self.output)

@@ -78,6 +78,16 @@ def test_a_run_with_a_setting_that_changed_its_weights_and_is_gone_is_refused(tm
         RunFolder(folder, "kind", Config(folder, steps=9), "data").ended()
 
 
+def test_a_run_from_its_first_step_keeps_no_measures_of_one_before(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "model", "kind", Config(tmp_path / "model"), "data")
+    names = ("history.jsonl", "questions.jsonl")
+    with run.started():
+        for name in names:
+            (run.folder / name).write_text("{}\n")
+    with run.started():
+        assert [history(run.output, name) for name in names] == [[], []]
+
+
 def test_a_configuration_of_several_dataclasses_may_lack_what_came_later(tmp_path: Path) -> None:
     def run(weight: float = 2.0) -> RunFolder:
         config = {"stage": "url", "settings": Loss(weight=weight)}
