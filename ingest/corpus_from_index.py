@@ -161,6 +161,18 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
     }
 
 
+def long_fields(mappings: Mapping[str, Any]) -> set[str]:
+    """The fields of `opensearch:INDEX` that are longs in each index that maps them.
+
+    mappings: those of `mappings_of`
+    """
+    kinds: dict[str, set[str | None]] = {}
+    for each in mappings.values():
+        for field, mapping in each["mappings"].get("properties", {}).items():
+            kinds.setdefault(field, set()).add(mapping.get("type"))
+    return {field for field, types in kinds.items() if types == {"long"}}
+
+
 def _with_subfields(mapping: Mapping[str, Any], subfields: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: how for name, how in subfields.items() if how is not None} | mapping.get("fields", {})
     return {**mapping, **({"fields": fields} if fields else {})}

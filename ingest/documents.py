@@ -44,7 +44,7 @@ from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
-from opensearch_neural.index.record import IndexMeta, documents_of, existing_record
+from opensearch_neural.index.record import IndexMeta, documents_of, existing_named_record, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
@@ -387,8 +387,8 @@ def other_to_write(encoded_for: IndexMeta, meta: IndexMeta) -> str | None:
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
     """The document as the index stores it; None if there is none. Its passages are joined again."""
-    meta = existing_record(client, index)
-    stored = _read(client, targets.own_name(client, index), meta, id)
+    name, meta = existing_named_record(client, index)
+    stored = _read(client, name, meta, id)
     return None if stored is None else stored[0]
 
 
@@ -399,9 +399,8 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     Raises InputError for a single id, whose letters would each be taken for one.
     """
     _refuse_single(ids)
-    meta = existing_record(client, index)
     # As documents are added: the filter or routing of an alias would hide some, and leave them.
-    index = targets.own_name(client, index)
+    index, meta = existing_named_record(client, index)
     segments.refresh(client, index)
     deleted = 0
     for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):

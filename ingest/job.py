@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, everything, ignore, spooled
-from ingest.corpus_from_index import PARTS, is_index, mappings_of, plain_fields, warn_of_queries
+from ingest.corpus_from_index import PARTS, is_index, long_fields, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
-from ingest.preflight import FIELD_LIMIT, check_fields, count_fields, warn_of_parts
+from ingest.preflight import FIELD_LIMIT, check_fields, count_fields, open_objects, warn_of_parts
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
@@ -168,19 +168,26 @@ def prepare(
     flat_objects = meta is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
     if meta is None:
         mapped = {name.partition(".")[0] for name in fields}
+        longs_there: set[str] = set()
         own = {*mapped}
         warn_of_parts(corpus.named, fields)
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
+            longs_there = long_fields(mappings)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
             warn_of_queries(corpus.path, mappings, corpus.names, fields, plain)
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
             mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
+        paths: set[str] = set()
+        objects: set[str] = set()
+        open_objects(fields, mapped=paths, objects=objects)
         longs += check_fields(
             records(ignore),
-            mapped=mapped,
+            mapped=paths,
+            objects=objects,
             doubles=[name for name in mapped - own if fields[name].get("type") == "double"],
+            longs=longs_there,
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,
             limit_known=job.new_index.field_limit is not None,

@@ -32,6 +32,12 @@ LONGEST_TERM = 32_766
 class FieldSurvey:
     """The kinds of values of each field."""
 
+    flat_objects: bool = False
+    """Whether objects are mapped as flat objects."""
+    mapped: frozenset[str] = frozenset()
+    """Fields with a mapping, which are left out."""
+    objects: frozenset[str] = frozenset()
+    """Mapped objects, of which the fields without a mapping are looked at."""
     kinds: dict[str, dict[str, str]] = field(default_factory=dict)
     """{field: {kind of value: id of the first document with it}}, in the order of occurrence"""
     numbers_inside: dict[str, str] = field(default_factory=dict)
@@ -66,6 +72,27 @@ def count_fields(mappings: Any) -> int:
     return len(mappings) + below
 
 
+def open_objects(mappings: Mapping[str, Any], before: str = "", *, mapped: set[str], objects: set[str]) -> None:
+    """Add to `objects` the objects of these mappings, {name: mapping}, whose other fields are mapped when first seen, and to
+    `mapped` all other fields that have a mapping; both as paths, such as `a.b`. before: the path of the object around them
+    """
+    for name, mapping in mappings.items():
+        path = before + name
+        parts = path.split(".")
+        objects |= {".".join(parts[:end]) for end in range(1, len(parts))}
+        if not isinstance(mapping, Mapping):
+            mapped.add(path)
+            continue
+        inner = mapping.get("properties", {})
+        is_object = mapping.get("type", "object" if "properties" in mapping else None) in ("object", "nested")
+        refuses = mapping.get("enabled") in (False, "false") or mapping.get("dynamic") in (False, "false", "strict")
+        if is_object and not refuses and isinstance(inner, Mapping):
+            objects.add(path)
+            open_objects(inner, f"{path}.", mapped=mapped, objects=objects)
+        else:
+            mapped.add(path)
+
+
 def warn_of_parts(named: Mapping[str, str], mapped: Mapping[str, Any]) -> None:
     """Warn of mapped fields without values, because the index calls them otherwise.
 
@@ -91,8 +118,10 @@ def check_fields(
     documents: Iterable[Document],
     *,
     mapped: Collection[str],
+    objects: Collection[str] = (),
     mapped_fields: int = 0,
     doubles: Collection[str] = (),
+    longs: Collection[str] = (),
     limit: int,
     limit_known: bool = True,
     flat_objects: bool,
@@ -101,15 +130,18 @@ def check_fields(
     take for others. Returns the fields whose whole numbers must be longs, because a double does not tell them apart.
 
     mapped: names of the fields that have a mapping already: from `--mapping`, or from the index that is the corpus
+    objects: names of mapped objects whose fields are checked, but for those that are mapped
     mapped_fields: how many fields these mappings take in the index, with their subfields
-    doubles: those of the mapped fields that may be longs as well
+    doubles: those of the mapped fields that the index that is the corpus had as numbers
+    longs: those of the doubles that may be longs as well; of the others, later documents may have decimals
     limit: how many fields the index may have
     flat_objects: whether objects are mapped as flat objects
     limit_known: whether the limit is surely that of the index, and no index template has another
     Raises InputError if there are more fields than the index may have. If only the mapped fields are too many, and the limit
     is not known, it warns: the cluster refuses such an index before anything is written.
     """
-    survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, doubles=doubles, flat_objects=flat_objects)
+    first = islice(documents, FIRST_RECORDS)
+    survey = survey_fields(first, mapped=mapped, objects=objects, doubles=doubles, flat_objects=flat_objects)
     room = limit - OWN_FIELDS
     if len(survey.kinds) + mapped_fields > room:
         counted = f"the first documents have {len(survey.kinds):,} different fields"
@@ -142,30 +174,32 @@ def check_fields(
         )
     # A field whose first value is a string is a keyword, which keeps numbers as they are written.
     inexact = {n: id for n, id in survey.inexact.items() if next(iter(survey.kinds.get(n, NUMBERS))) == "numbers"}
+    # In `path_match`, `*` stands for any characters: other fields would become longs, too.
+    not_long = survey.not_long | {name for name in inexact if "*" in name or (name in doubles and name not in longs)}
     for name, id in inexact.items():
-        if name in survey.not_long:
+        if name in not_long:
             log.warning(
                 "the field %r holds whole numbers of more than 53 bits (first in %r), which the index keeps as doubles, so "
                 "that a filter finds neighbouring numbers too: write them as strings, or give --mapping",
                 name,
                 id,
             )
-    return sorted(inexact.keys() - survey.not_long)
+    return sorted(inexact.keys() - not_long)
 
 
 def survey_fields(
     documents: Iterable[Document],
     *,
     mapped: Collection[str] = (),
+    objects: Collection[str] = (),
     doubles: Collection[str] = (),
     flat_objects: bool = False,
 ) -> FieldSurvey:
-    """The kinds of values of each field, without the fields in `mapped`. doubles: as in `check_fields`"""
-    survey = FieldSurvey()
+    """The kinds of values of each field, without the fields in `mapped`. mapped, objects, doubles: as in `check_fields`"""
+    survey = FieldSurvey(flat_objects, frozenset(mapped), frozenset(objects))
     for document in documents:
         fields = nested_by_dots(document.fields)
-        own = {name: value for name, value in fields.items() if name not in mapped}
-        _add_kinds(survey, own, "", document.id, flat_objects)
+        _add_kinds(survey, fields, "", document.id)
         for name in doubles:
             value = fields.get(name)
             for each in value if isinstance(value, list) else [value]:
@@ -173,20 +207,33 @@ def survey_fields(
     return survey
 
 
-def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str, flat_objects: bool) -> None:
-    for name, value in fields.items():
-        kinds = survey.kinds.setdefault(before + name, {})
-        for each in value if isinstance(value, list) else [value]:
-            if each is None or (isinstance(each, str) and _is_read_from_string(each, next(iter(kinds), ""))):
+def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str) -> None:
+    for key, value in fields.items():
+        name = before + key
+        values = value if isinstance(value, list) else [value]
+        if name in survey.objects:
+            for each in values:
+                if isinstance(each, dict):
+                    _add_kinds(survey, each, f"{name}.", id)
+            continue
+        if name in survey.mapped:
+            continue
+        kinds = survey.kinds.setdefault(name, {})
+        for each in values:
+            if each is None:
+                continue
+            if isinstance(each, str) and _is_read_from_string(each, first := next(iter(kinds), "")):
+                if first == "numbers":
+                    _note_number(survey, _number_in(each), name, id)
                 continue
             kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
-            _note_number(survey, each, before + name, id)
+            _note_number(survey, each, name, id)
             if not isinstance(each, dict):
                 continue
-            if flat_objects:
+            if survey.flat_objects:
                 _look_inside(survey, each, name, id)
             else:
-                _add_kinds(survey, each, f"{before}{name}.", id, flat_objects)
+                _add_kinds(survey, each, f"{name}.", id)
 
 
 def _note_number(survey: FieldSurvey, number: Any, name: str, id: str) -> None:

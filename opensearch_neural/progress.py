@@ -47,6 +47,13 @@ class Progress:
         self._ahead += count
         self._count(count)
 
+    def raise_total(self, total: int) -> None:
+        """There is more to do than was known: `total` from now on, unless it is less."""
+        if self.total is not None and total > self.total:
+            self.total = total
+            if self._bar is not None:
+                self._bar.total = total
+
     def update(self, count: int, *, skipped: bool = False) -> None:
         """skipped: an earlier run did this, so it does not count for the rate."""
         count, self._ahead = count - self._ahead, 0

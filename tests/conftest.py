@@ -112,11 +112,17 @@ def pytest_runtest_logfinish() -> None:
         _keep_what_was_imported()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 _kept_modules = 0
 
 
 def _keep_what_was_imported() -> None:
-    """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it."""
+    """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it.
+
+    What fixtures hold meanwhile stays, too, if it refers to itself: until the session ends."""
     global _kept_modules
     _kept_modules = len(sys.modules)
     gc.collect()

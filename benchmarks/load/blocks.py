@@ -12,9 +12,10 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.load import histogram as hdr
@@ -22,6 +23,7 @@ from benchmarks.load.generator import Generators, Mode, WorkerMeasurement, merge
 from benchmarks.load.server import ServerProbe
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_text
+from opensearch_neural.index.contents import Contents
 
 
 @dataclass(frozen=True, order=True)
@@ -248,17 +250,30 @@ class BlockLog:
     """The file `blocks.jsonl`."""
     blocks: list[Block]
     """All blocks in the file, with those of an interrupted run that this one continues."""
+    contents: dict[str, Contents | None]
+    """{index: what it held before the first of the blocks}"""
 
     @classmethod
-    def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:
+    def open(
+        cls,
+        folder: Path,
+        identity: dict[str, Any],
+        *,
+        engines: int,
+        restart: bool = False,
+        contents: Mapping[str, Contents | None] = MappingProxyType({}),
+    ) -> BlockLog:
         """The run's log: continues an existing one of the same run, or begins a new one (always if `restart`).
+
+        contents: {index: what it holds now}
 
         Raises InputError if the folder holds another run.
         """
         path = Path(folder) / FILE_NAME
         blocks: list[Block] = []
+        earlier: dict[str, Contents | None] = {}
         if path.exists() and not restart:
-            known, blocks = read_blocks(path)
+            known, blocks, earlier = read_blocks(path)
             if known != identity:
                 differs = sorted(key for key in {*known, *identity} if known.get(key) != identity.get(key))
                 raise InputError(
@@ -266,9 +281,12 @@ class BlockLog:
                     f"give another --output or --restart, or remove {folder} to begin anew",
                 )
             blocks = whole_levels(blocks, engines)
-        lines = [{"format": FORMAT, "identity": identity}, *map(asdict, blocks)]
+        held = dict(contents)
+        if blocks:
+            held |= {index: then for index, then in earlier.items() if index in held and then is not None}
+        lines = [{"format": FORMAT, "identity": identity, "contents": held}, *map(asdict, blocks)]
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-        return cls(path, blocks)
+        return cls(path, blocks, held)
 
     def add(self, block: Block) -> None:
         self.blocks.append(block)
@@ -276,12 +294,16 @@ class BlockLog:
             file.write(json.dumps(asdict(block)) + "\n")
 
 
-def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
-    """(identity, blocks). A last line that a crash cut off is left out. Raises InputError for other files."""
+def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block], dict[str, Contents | None]]:
+    """(identity, blocks, contents). A last line that a crash cut off is left out, and earlier versions noted no contents.
+    Raises InputError for other files."""
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
         head = json.loads(lines[0])
         identity = head["identity"]
+        contents = {
+            index: None if then is None else _contents(then) for index, then in head.get("contents", {}).items()
+        }
         if head["format"] != FORMAT:
             raise InputError(f"{path} has format {head['format']}, but this version reads format {FORMAT}")
     except (ValueError, KeyError, IndexError, TypeError):
@@ -295,7 +317,12 @@ def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
             if number == len(lines):
                 break
             raise InputError(f"{path}, line {number}: not a block of a load run") from None
-    return identity, blocks
+    return identity, blocks, contents
+
+
+def _contents(read: dict[str, list[Any]]) -> Contents:
+    """Contents as they were before JSON made lists of them."""
+    return {index: (documents, last) for index, (documents, last) in read.items()}
 
 
 def whole_levels(blocks: list[Block], engines: int) -> list[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -167,11 +168,13 @@ def run(
     def on_block(block: Block, done: int) -> None:
         speed = block.completed / block.seconds
         shown.remark(f"round {block.round + 1}, {block.level.label}, {block.variant}: {speed:,.0f}/s")
+        shown.raise_total(math.ceil(done / engines) * engines)  # further rounds for levels that lack requests
         shown.update(done - 1 - shown.count, skipped=True)  # those of an interrupted run
         shown.update(1)
 
     with prepares as workload:
-        total = settings.rounds * len(settings.levels()) * len(workload.variants)
+        engines = len(workload.variants)
+        total = settings.rounds * len(settings.levels()) * engines
         with Progress(f"load → {workload.index}", total=total, unit="blocks") as shown:
             return measure(
                 client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block

@@ -102,7 +102,15 @@ def measure(
         measurement.indexes[index] = server.index_facts(client, index)
     before = {index: contents_of(client, index) for index in workload.indexes}
     measurement.notes += notes(measurement, workload)
-    block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
+    made_alike = resampled(workload)
+    block_log = BlockLog.open(
+        out,
+        identity(measurement, workload),
+        engines=len(names),
+        restart=restart,
+        contents={index: contents for index, contents in before.items() if index not in made_alike},
+    )
+    before |= block_log.contents
     measurement.blocks = block_log.blocks
     if block_log.blocks:
         measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an earlier run")
@@ -124,12 +132,17 @@ def measure(
     return measurement
 
 
+def resampled(workload: Workload) -> set[str]:
+    """The indexes of resampled documents."""
+    return {name for name, facts in workload.indexes.items() if RESAMPLED in facts.meta.extra}
+
+
 def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
     """What identifies a run: with another engine, query, index, cluster, heap or setting it is another run.
 
     An index of resampled documents is known by its record, so that it may be made again, also on a new node.
     """
-    own = [name for name, facts in workload.indexes.items() if RESAMPLED not in facts.meta.extra]
+    own = workload.indexes.keys() - resampled(workload)
     cluster = measurement.cluster
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.commands.run_and_report import LOST
+from ingest.commands.run_and_report import without_vectors
 from ingest.versions.swap import Gate, gate_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -72,7 +72,7 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     of_parents = f" passages of {inspection.parents:,} documents" if inspection.parents else ""
     print(f"  documents   {inspection.documents:,}{of_parents}")
     if inspection.without_rows:
-        print(f"  lost        {inspection.without_rows:,} of them {LOST}")
+        print(f"  lost        {inspection.without_rows:,} of them {without_vectors(inspection.without_rows)}")
     if inspection.without_tokens:
         print(
             f"  no token    {inspection.without_tokens:,} of them have no word of the vocabulary; only BM25 finds them"

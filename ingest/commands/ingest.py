@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.commands.run_and_report import LOST, run_and_report
+from ingest.commands.run_and_report import run_and_report, without_vectors
 from ingest.corpus import CorpusSource, corpus_options
 from ingest.settings import (
     Models,
@@ -127,6 +127,7 @@ def _show(report: Report) -> None:
             f"{report.without_tokens} {unit} in it have no word of the sparse model's vocabulary: only BM25 finds them"
         )
     if report.without_rows:
-        print(f"{report.without_rows} {unit} in it {LOST}")
+        lost = unit.removesuffix("s") if report.without_rows == 1 else unit
+        print(f"{report.without_rows} {lost} in it {without_vectors(report.without_rows)}")
     if report.letters:
         print(f"{report.letters} were rejected: see {report.dead_letters}")

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from ingest.vectors.encode_corpus import EncodeReport
     from ingest.writing.pipeline import Report
 
-LOST = "have lost their vectors, by OpenSearch's own _update or _reindex or by an ingest pipeline: write them again with osn"
-"""What a number of documents without rows has to be told."""
+
+def without_vectors(number: int) -> str:
+    """What is to be told of so many documents without rows, after their number."""
+    have, them = ("has no vectors", "it") if number == 1 else ("have no vectors", "them")
+    return (
+        f"{have}: OpenSearch's own _update and _reindex, an ingest pipeline, or another client leave them out; write {them} "
+        "again with osn"
+    )
+
 
 R = TypeVar("R", "Report", "EncodeReport")
 

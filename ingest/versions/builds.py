@@ -160,7 +160,15 @@ def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: boo
 
 def check_build_name(alias: str) -> None:
     """Raise InputError for an alias whose builds OpenSearch would refuse, since their names begin with that of the alias."""
+    if not alias:
+        raise InputError("the name of the alias is empty", "name one with --alias")
     refuse_pattern(alias)
+    if len(alias.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
+        raise InputError(
+            f"the alias '{alias[:80]}…' is longer than {LONGEST_NAME} bytes, which leaves no room for the names of its "
+            "builds and files",
+            "give the alias another name",
+        )
     taken = sorted({*alias} & {*NOT_IN_NAMES})
     if taken:
         wrong = f"hold {' '.join(map(repr, taken))}"
@@ -168,8 +176,6 @@ def check_build_name(alias: str) -> None:
         wrong = "hold capital letters"
     elif alias.startswith(("_", "-", "+")):
         wrong = f"begin with {alias[0]!r}"
-    elif len(alias.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
-        wrong = f"be longer than {LONGEST_NAME} bytes"
     else:
         return
     raise InputError(

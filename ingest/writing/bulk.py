@@ -172,7 +172,9 @@ class BulkWriter:
                 if raced:
                     more, raced_status, raced_reason = self._write_raced(actions, raced, outcome)
                     if more:
-                        again, status, reason = sorted([*again, *more]), raced_status, raced_reason
+                        answers = [(raced_status, raced_reason), *([(status, reason)] if again else [])]
+                        again = sorted([*again, *more])
+                        status, reason = deciding(answers)
                 if not again:
                     return
                 if len(again) < len(positions):
@@ -403,13 +405,23 @@ def is_dropped(result: Mapping[str, Any]) -> bool:
     return bool(result.get("result") == "noop")
 
 
+def deciding(answers: Sequence[tuple[int, str]]) -> tuple[int, str]:
+    """Of answers (status, reason) to parts of a request, the one by which it is sent again.
+
+    429 asks for smaller requests, and the status 0 of a lost connection says least."""
+    return max(answers, key=lambda answer: (answer[0] == 429, answer[0]))
+
+
 def may_be_a_race(result: Mapping[str, Any]) -> bool:
     """Whether a document may have been refused only because another one introduced a field of it at the same time.
 
     OpenSearch maps a new field by its first value. Two shards may meet two first values at once, for instance 2026-03-14 and
     2026-03-14T15:09:26Z; the mapping of one is then refused with its document. Once the field is mapped, it takes both.
+    A limit, such as that of the fields of an index, stays one.
     """
-    return result["status"] == 400 and bool(result["error"].get("type") == "illegal_argument_exception")
+    error = result["error"]
+    refused = result["status"] == 400 and error.get("type") == "illegal_argument_exception"
+    return bool(refused and not str(error.get("reason")).startswith("Limit of"))
 
 
 def refusal_reason(result: Mapping[str, Any]) -> str:

@@ -74,9 +74,9 @@ def count_without_tokens(client: OpenSearch, index: str) -> int:
 
 
 def count_without_rows(client: OpenSearch, index: str) -> int:
-    """The number of documents that have lost their vector, of an index with a forward index: they have a token, but no row.
+    """The number of documents without a vector, of an index with a forward index: neither a row nor the mark of no token.
 
-    OpenSearch's own `_update` and `_reindex` lose it, and so may an ingest pipeline.
+    OpenSearch's own `_update` and `_reindex` lose it, and so may an ingest pipeline. Other clients write none.
     """
     no_token = queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
     row = {"exists": {"field": "sparse" + forward_index.SUFFIX}}

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
 
@@ -20,7 +21,7 @@ from opensearch_neural.corpus.documents import (
     as_document,
     plain,
 )
-from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, printable, read_lines
+from opensearch_neural.corpus.text_files import STANDARD_INPUT, BadLine, Unterminated, cut_off, printable, read_lines
 from opensearch_neural.errors import InputError
 
 ONLY_TITLE = "no text, only a title (reported once per file)"
@@ -40,11 +41,10 @@ def read_json_lines(
             document = as_document(parse_object(line), names, file, number)
         except Defect as defect:
             if number == 1 and line.lstrip()[:1] == b"[":
-                raise InputError(
-                    f"{file} is one JSON array, not lines of JSON", f"write one object per line: jq -c '.[]' {file}"
-                ) from None
+                remedy = "write one object per line: " + _jq("-c '.[]'", file)
+                raise InputError(f"{file} is one JSON array, not lines of JSON", remedy) from None
             if number == 1 and (other := _other_format(line)) is not None:
-                raise InputError(f"{file} holds {other[0]}", f"write documents: jq {other[1]} {file}") from None
+                raise InputError(f"{file} holds {other.holds}", other.remedy(file)) from None
             if isinstance(line, Unterminated) and line.lstrip().startswith(b"{") and isinstance(defect, NotJson):
                 raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
@@ -58,19 +58,41 @@ def read_json_lines(
 ACTIONS = {"index", "create", "update", "delete"}
 
 
-def _other_format(line: bytes) -> tuple[str, str] | None:
-    """(what a file holds, arguments of jq that make documents of it) if its first line is no document, but as OpenSearch
-    takes or gives documents; else None."""
+@dataclass(frozen=True)
+class _OtherFormat:
+    """A format in which OpenSearch takes or gives documents."""
+
+    holds: str
+    """What a file of it holds."""
+    jq: str | None
+    """The arguments of jq that make documents of it; None: they are not all in it."""
+
+    def remedy(self, file: str) -> str:
+        """How to make a corpus of the file."""
+        return "write documents, one object per line" if self.jq is None else f"write documents: {_jq(self.jq, file)}"
+
+
+def _jq(arguments: str, file: str) -> str:
+    """A command that reads a file with jq, which does not unpack files. file: its name in messages"""
+    for end, unpack in ((".gz", "gzip -dc"), (".zst", "zstd -dc")):
+        if file.lower().endswith(end):
+            return f"{unpack} {file} | jq {arguments}"
+    return f"jq {arguments}" if file == STANDARD_INPUT else f"jq {arguments} {file}"
+
+
+def _other_format(line: bytes) -> _OtherFormat | None:
+    """The format of a file, if its first line is no document, but as OpenSearch takes or gives documents; else None."""
     try:
         record = parse_object(line)
     except Defect:
         return None
     if isinstance(record.get("_source"), dict):
-        return "hits with a `_source`, not documents", "-c '{_id} + ._source'"
+        return _OtherFormat("hits with a `_source`, not documents", "-c '{_id} + ._source'")
     (name, value), *others = [*record.items()] or [("", None)]
     if name in ACTIONS and isinstance(value, dict) and not others:
-        jq = f"-cn 'inputs | .{name}._id as $id | input | {{_id: $id}} + .'"
-        return "the lines of a bulk request, an action before each document", jq
+        jq = "-cn 'inputs | (.index // .create)._id as $id | input | {_id: $id} + .'"
+        whole = name in ("index", "create")  # an update may hold a part of a document, a deletion holds none
+        return _OtherFormat("the lines of a bulk request, with actions between the documents", jq if whole else None)
     return None
 
 

@@ -45,10 +45,14 @@ def reason_of(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
+STANDARD_INPUT = "standard input"
+"""The name of standard input in error messages."""
+
+
 def open_binary(place: str) -> tuple[BufferedReader, str]:
     """(binary stream, its name in error messages)."""
     if place == "-":
-        return cast(BufferedReader, sys.stdin.buffer), "standard input"
+        return cast(BufferedReader, sys.stdin.buffer), STANDARD_INPUT
     try:
         return Path(place).open("rb"), place
     except FileNotFoundError:

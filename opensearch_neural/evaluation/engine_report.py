@@ -111,13 +111,14 @@ def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str |
 def few_queries(rows: Sequence[Row]) -> str:
     """Which intervals are too narrow because of few queries; empty if none is."""
     whole = rows[0].set
-    few = {row.set: row.n for row in rows if row.kind == "difference" and row.low is not None and row.n < FEW}
+    few = [row for row in rows if row.low is not None and row.n < FEW]
     if not few:
         return ""
-    names = ["all"] if whole in few else [name.removeprefix(f"{whole}: ") for name in few]
+    sets = dict.fromkeys(row.set for row in few)
+    names = ["all"] if whole in sets else [name.removeprefix(f"{whole}: ") for name in sets]
     return (
         f"intervals from fewer than {FEW} queries ({', '.join(names)}) are too narrow: those of 10 queries cover 89% "
-        "instead of 95%, those of 5 queries 83%; go by p"
+        "instead of 95%, those of 5 queries 83%" + ("; go by p" if any(row.kind == "difference" for row in few) else "")
     )
 
 

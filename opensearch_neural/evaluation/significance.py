@@ -127,12 +127,12 @@ def compare(
 
 def detectable(differences: Sequence[float]) -> float | None:
     """The smallest true mean difference that a two-sided test at 5% detects with 80% probability; None for one value, and
-    for differences that are all zero, which tell nothing about their spread.
+    for differences that are all the same, which tell nothing about their spread.
 
     (z(0.975) + z(0.8)) * s / sqrt(n), with s the standard deviation of the n paired differences (Cohen,
     Statistical Power Analysis, 1988, chapter 2; for retrieval Sakai, Information Retrieval Journal 2016): 2.8 * s / sqrt(n).
     """
-    if len(differences) < 2 or not any(differences):
+    if len(set(differences)) < 2:
         return None
     normal = NormalDist()
     z = normal.inv_cdf(0.975) + normal.inv_cdf(0.8)

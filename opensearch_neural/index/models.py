@@ -36,7 +36,7 @@ IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
 class IndexModels:
     """The models of an index.
 
-    record: the record of the index; None for a new index, which takes any model
+    meta: the record of the index; None for a new index, which takes any model
     sparse, dense, quantized: directories or hub ids; None: the models that wrote the index
     backend: runs the dense network; "onnx" and "onnx-int8" need an exported model directory, but no torch
     device: torch's device; None takes a GPU if there is one

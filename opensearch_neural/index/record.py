@@ -269,6 +269,12 @@ def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow. Raises ModelError if
     `osn` did not write the index, InputError for an asynchronous client.
     """
+    named = read_named_record(client, index)
+    return None if named is None else named[1]
+
+
+def read_named_record(client: OpenSearch, index: str) -> tuple[str, IndexMeta] | None:
+    """(own name of the index, its record), both of one answer: an alias may move between two. Else as `read_record`."""
     from opensearchpy.exceptions import NotFoundError
 
     refuse_pattern(index)
@@ -285,6 +291,14 @@ def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     return _only_record(mappings, index)
 
 
+def existing_named_record(client: OpenSearch, index: str) -> tuple[str, IndexMeta]:
+    """`read_named_record` for an index that must exist. Raises as `existing_record`."""
+    named = read_named_record(client, index)
+    if named is None:
+        raise _no_index(index)
+    return named
+
+
 async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMeta:
     """As `existing_record`. Raises InputError for a client that is not asynchronous."""
     from opensearchpy.exceptions import NotFoundError
@@ -297,7 +311,7 @@ async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMet
         mappings = await asked
     except NotFoundError:
         raise _no_index(index) from None
-    return _only_record(mappings, index)
+    return _only_record(mappings, index)[1]
 
 
 def refuse_pattern(index: str) -> None:
@@ -308,13 +322,14 @@ def refuse_pattern(index: str) -> None:
         raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
 
 
-def _only_record(mappings: Mapping[str, Any], index: str) -> IndexMeta:
+def _only_record(mappings: Mapping[str, Any], index: str) -> tuple[str, IndexMeta]:
+    """(name of the only index, its record)."""
     if len(mappings) != 1:
         raise ClusterError(
             f"{index!r} names {len(mappings)} indexes: {', '.join(sorted(mappings))}", "name one of them"
         )
-    (mapping,) = mappings.values()
-    return IndexMeta.from_mapping(mapping["mappings"], index)
+    ((name, mapping),) = mappings.items()
+    return name, IndexMeta.from_mapping(mapping["mappings"], index)
 
 
 def _no_index(index: str) -> ClusterError:
@@ -326,10 +341,7 @@ def _no_index(index: str) -> ClusterError:
 
 def existing_record(client: OpenSearch, index: str) -> IndexMeta:
     """`read_record` for an index that must exist. Raises ClusterError if it does not, and as `read_record` does."""
-    meta = read_record(client, index)
-    if meta is None:
-        raise _no_index(index)
-    return meta
+    return existing_named_record(client, index)[1]
 
 
 def write_record(client: OpenSearch, index: str, meta: IndexMeta) -> None:

@@ -13,7 +13,7 @@ ONE_FIELD: dict[str, tuple[str, ...]] = {
     "terms": ("list", "object"),
 }
 """{kind of query: the kinds of values that its field takes}"""
-BESIDE = {"terms": ("boost", "_name")}
+BESIDE = {"terms": ("boost", "_name", "value_type")}
 """{kind of query: what it takes beside its field}; the others take their boost and name inside the field's object."""
 
 

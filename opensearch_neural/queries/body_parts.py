@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from opensearch_neural.queries import forward_index
@@ -156,7 +156,9 @@ def filter_clauses(filter: Filter) -> list[Clause]:
     """The clauses of a filter. Raises TypeError for anything but clauses."""
     if not filter:
         return []
-    clauses = [filter] if isinstance(filter, str | Mapping) else list(filter)
+    single: object = filter  # of any type, if a caller is wrong
+    several = isinstance(single, Iterable) and not isinstance(single, str | bytes | Mapping)
+    clauses: list[object] = [*filter] if several else [filter]
     return [checked_clause(clause, "a filter") for clause in clauses]
 
 
@@ -235,6 +237,18 @@ class PageOptions(TypedDict, total=False):
     """A field: of several hits with the same value in it, only the best is returned."""
 
 
+def source_fields(source: str | Sequence[str] | bool) -> list[str] | bool:
+    """The `_source` of a body. Raises TypeError for anything but fields, True and False."""
+    if isinstance(source, bool):
+        return source
+    if isinstance(source, str):
+        return [source]
+    fields: object = source  # of any type, if a caller is wrong
+    if isinstance(fields, bytes | Mapping) or not isinstance(fields, Iterable):
+        raise TypeError(f"source is a list of fields, True or False, not {fields!r}")
+    return list(source)
+
+
 def page_body(
     query: Clause,
     *,
@@ -249,7 +263,7 @@ def page_body(
     body: Body = {
         "size": size,
         "query": filtered(query, filter),
-        "_source": source if isinstance(source, bool) else [source] if isinstance(source, str) else list(source),
+        "_source": source_fields(source),
         "track_total_hits": track_total_hits,
     }
     if from_:

@@ -176,7 +176,10 @@ def test_intervals_from_few_queries_are_said_to_be_too_narrow(folder: Path) -> N
     told = "intervals from fewer than 20 queries"
     page = folder / "page.html"
     assert f"{told} (all) are too narrow" in runs(folder, "--measures", "RR@10", "--report", str(page)).stdout
-    assert "Intervals from fewer than 20 queries (all)" in page.read_text()
+    assert "Intervals from fewer than 20 queries (all)" in page.read_text() and "; go by p" in page.read_text()
+    alone = ["runs", str(folder / "base.trec"), "--qrels", str(folder / "judged.qrels"), "--measures", "RR@10"]
+    shown = CliRunner().invoke(evaluate, alone, catch_exceptions=False).stdout
+    assert f"{told} (all) are too narrow" in shown and "go by p" not in shown, "there is no p of a single run"
     many = [f"m{at}" for at in range(20)]
     (folder / "judged.qrels").write_text("".join(f"{query} 0 a 1\n" for query in many))
     for name in ("base", "better"):

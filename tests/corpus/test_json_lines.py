@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -91,8 +92,12 @@ def test_what_looks_like_a_defect_and_is_none_is_taken(tmp_path: Path) -> None:
             "hits with a `_source`",
             "{_id} + ._source",
         ),
-        (b'{"index": {"_id": "1"}}', "the lines of a bulk request", "inputs | .index._id as $id | input"),
-        (b'{"create": {"_index": "x", "_id": "1"}}', "the lines of a bulk request", "inputs | .create._id as $id"),
+        (b'{"index": {"_id": "1"}}', "the lines of a bulk request", "inputs | (.index // .create)._id as $id | input"),
+        (
+            b'{"create": {"_index": "x", "_id": "1"}}',
+            "the lines of a bulk request",
+            "inputs | (.index // .create)._id as $id",
+        ),
     ],
 )
 def test_other_formats_of_opensearchs_documents_are_told_how_to_become_a_corpus(
@@ -103,6 +108,24 @@ def test_other_formats_of_opensearchs_documents_are_told_how_to_become_a_corpus(
     assert remedy in str(refused.value.remedy) and str(refused.value.remedy).endswith("c.jsonl")
     documents, rejected = read(written(tmp_path / "c.jsonl", b'{"_id": "1", "text": "t", "index": {"a": 1}}\n' + first))
     assert [document.fields for document in documents] == [{"index": {"a": 1}}] and len(rejected) == 1
+
+
+@pytest.mark.parametrize("first", [b'{"update": {"_id": "1"}}', b'{"delete": {"_id": "1"}}'])
+def test_a_bulk_request_that_begins_without_a_document_is_named_alone(tmp_path: Path, first: bytes) -> None:
+    """Updates are parts of documents, and no document follows a deletion: what jq makes of them is no corpus."""
+    with pytest.raises(InputError, match=r"c\.jsonl holds the lines of a bulk request") as refused:
+        read(written(tmp_path / "c.jsonl", first + b'\n{"index": {"_id": "2"}}\n{"text": "rain"}\n'))
+    assert "jq" not in str(refused.value.remedy)
+
+
+def test_a_compressed_file_is_unpacked_for_jq(tmp_path: Path) -> None:
+    place = tmp_path / "c.jsonl.gz"
+    lines = b'{"index": {"_id": "1"}}\n{"text": "rain"}\n{"create": {"_id": "2"}}\n{"text": "sun"}\n'
+    with pytest.raises(InputError) as refused:
+        read(written(place, gzip.compress(lines)))
+    assert f"gzip -dc {place} | jq -cn " in str(refused.value.remedy)
+    with pytest.raises(InputError, match=rf"gzip -dc {place} \| jq -c"):
+        read(written(place, gzip.compress(b"[1]")))
 
 
 def test_a_json_array_and_utf_16_are_told_how_to_be_mended(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ def index(client) -> Iterator[str]:
         client.index(index=name, id=str(number), body={"text": "a"})
     client.indices.refresh(index=name)
     yield name
-    client.indices.delete(index=f"{name}*")
+    for each in (name, f"{name}-2"):
+        client.indices.delete(index=each, params={"ignore_unavailable": "true"})
 
 
 def told(client, name: str, act) -> str | None:

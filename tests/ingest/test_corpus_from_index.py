@@ -455,6 +455,25 @@ def test_a_field_of_an_index_stays_a_long_only_where_a_double_would_not_tell_its
     assert [hit["_id"] for hit in client.search(index=new, body=body)["hits"]["hits"]] == ["10.99"]
 
 
+def test_a_field_that_an_index_maps_as_decimals_becomes_no_long(
+    client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decimals may come after the first documents, and a long would cut them."""
+    new, large = f"{index_name}-new", 2**60 + 1
+    kinds = {"user": ("long", "long"), "either": ("long", "double"), "sum": ("float", "float")}
+    for at in (0, 1):
+        mapping = {name: {"type": types[at]} for name, types in kinds.items()} | {"text": {"type": "text"}}
+        client.indices.create(index=f"{index_name}-from{at}", body={"mappings": {"properties": mapping}})
+        body = {"text": "rain", **dict.fromkeys(kinds, large)}
+        client.index(index=f"{index_name}-from{at}", id=str(at), body=body, params={"refresh": "true"})
+    corpus = CorpusSource(f"opensearch:{index_name}-from*")
+    run_job(client, Job(corpus, new, new_index=NewIndex(replicas=0)), show_progress=False)
+    fields = client.indices.get_mapping(index=new)[new]["mappings"]["properties"]
+    assert {name: fields[name]["type"] for name in kinds} == {"user": "long", "either": "double", "sum": "double"}
+    for name in kinds:
+        assert (f"the field {name!r} holds whole numbers of more than 53 bits" in caplog.text) == (name != "user")
+
+
 def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, index_name: str) -> None:
     number, malformed = {"type": "double"}, {"type": "double", "ignore_malformed": True}
     for name, properties in {

@@ -341,6 +341,44 @@ def test_an_alias_with_a_filter_or_a_routing_hides_no_document_from_a_deletion(
     assert {key.partition("#")[0] for key in snapshot(client, index_name)} == {record["_id"] for record in HUNDRED[20:]}
 
 
+def test_an_alias_that_moves_within_a_deletion_or_a_reading_leads_to_one_index_only(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    """One build holds passages and the other documents: the record of one says nothing of the other."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    alias, builds = f"{index_name}-alias", [f"{index_name}-0", f"{index_name}-1"]
+    for build, passages in zip(builds, (PassageMeta(5, 5), None), strict=True):
+        run_job(client, job(corpus, build, passages=passages), show_progress=False)
+    before = snapshot(client, builds[1])
+    whole = read_document(client, builds[0], HUNDRED[0]["_id"])
+
+    def name(build: str) -> None:
+        to = [{"remove": {"index": f"{index_name}-*", "alias": alias}}, {"add": {"index": build, "alias": alias}}]
+        client.indices.update_aliases(body={"actions": to[1:] if not client.indices.exists_alias(name=alias) else to})
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        asked = connect(proxy.url)
+        seen: list[str] = []
+
+        def move(request: Request) -> None:
+            seen.append(request.path)
+            if len(seen) == 2:  # the first asks for the record
+                name(builds[1])
+
+        id = HUNDRED[0]["_id"]
+        asks = ((lambda: read_document(asked, alias, id), whole), (lambda: delete_documents(asked, alias, [id]), 1))
+        for ask, answer in asks:
+            name(builds[0])
+            seen.clear()
+            proxy.fault = move
+            assert ask() == answer
+            proxy.fault = lambda request: None
+            assert not any("_settings" in path for path in seen), "which needs a right of its own"
+            assert seen[0].endswith("/_mapping") and len(seen) > 1
+    assert snapshot(client, builds[1]) == before
+    assert read_document(client, builds[0], HUNDRED[0]["_id"]) is None
+
+
 def test_a_refused_document_has_its_id_by_whatever_name(client: Any, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"sku": "a/1", "text": "rain"}])
     settings = job(corpus, index_name)
@@ -511,8 +549,11 @@ def test_documents_that_have_lost_their_vectors_are_counted(
     for id in ids:
         client.update(index=index_name, id=id, body={"doc": {"price": 1}}, params={"refresh": "true"})
     ran = osn("index", "inspect", index_name)
-    assert "  lost        2 of them have lost their vectors" in ran.stdout, ran.stderr
+    assert "  lost        2 of them have no vectors: OpenSearch's own _update and _reindex" in ran.stdout, ran.stderr
+    assert "or another client leave them out; write them again with osn" in ran.stdout
     assert Documents(client, index_name).add(HUNDRED[:1]).replaced == 1
+    inspected = osn("index", "inspect", index_name).stdout
+    assert "  lost        1 of them has no vectors: " in inspected and "; write it again with osn" in inspected
     assert json.loads(osn("index", "inspect", index_name, "--json").stdout)["without_rows"] == 1
     assert run_job(client, settings, show_progress=False).without_rows == 0
 

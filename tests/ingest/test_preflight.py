@@ -155,6 +155,66 @@ def test_whole_numbers_that_a_double_does_not_tell_apart_are_found_each_by_itsel
         )
 
 
+def test_numbers_in_strings_count_for_a_field_of_numbers(client: Any, index_name: str, tmp_path: Path) -> None:
+    """A long would cut the decimal, and refuse what is beyond 63 bits."""
+    large = 2**60 + 1
+    values = {"cut": "10.5", "unsigned": str(2**64 - 1), "ids": str(large)}
+    lines = [
+        {"_id": "a", "text": "rain", "cut": large, "unsigned": large, "ids": 1},
+        {"_id": "b", "text": "sun", **values},
+    ]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none")
+    assert run_job(client, settings, show_progress=False).letters == 0
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert {name: fields[name]["type"] for name in values} == {"cut": "double", "unsigned": "double", "ids": "long"}
+    for name, value in values.items():
+        hits = client.search(index=index_name, body={"query": {"term": {name: value}}})["hits"]["hits"]
+        assert [hit["_id"] for hit in hits] == ["b"], name
+
+
+def test_a_field_with_an_asterisk_makes_no_longs_of_others(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dynamic template reads its name as a pattern."""
+    lines = [{"_id": "1", "text": "rain", "user*": 2**60 + 1, "user_price": 10}]
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none"), show_progress=False)
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert fields["user*"]["type"] == fields["user_price"]["type"] == "double"
+    assert "the field 'user*' holds whole numbers of more than 53 bits" in caplog.text
+
+
+def test_long_numbers_inside_mapped_objects_are_found_each_by_itself(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    large = 2**60
+    mappings: dict[str, Any] = {
+        "open": {"type": "object"},
+        "listed": {"properties": {"name": {"type": "keyword"}, "inner": {"type": "object"}}},
+        "dotted.name": {"type": "keyword"},
+        "shut": {"type": "object", "enabled": False},
+        "fixed": {"dynamic": False, "properties": {"name": {"type": "keyword"}}},
+    }
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text(json.dumps(mappings))
+    lines = [
+        {"_id": str(n), "text": "rain"}
+        | {name: {"id": large + n, "sum": large + n if n else 1.5} for name in ("open", "dotted", "shut", "fixed")}
+        | {"listed": [{"name": large + n, "inner": {"id": large + n}}, None], "plain": {"id": large + n}}
+        for n in range(3)
+    ]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none", mapping=mapping)
+    assert run_job(client, settings, show_progress=False).letters == 0
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    for name in ("open", "dotted"):
+        kinds = {inner: each["type"] for inner, each in fields[name]["properties"].items()}
+        assert kinds.items() >= {"id": "long", "sum": "double"}.items()
+    for name in ("open.id", "dotted.id", "listed.inner.id"):
+        hits = client.search(index=index_name, body={"query": {"term": {name: large + 1}}})["hits"]["hits"]
+        assert [hit["_id"] for hit in hits] == ["1"], name
+    told = {line.split("'")[1] for line in caplog.messages if "more than 53 bits" in line}
+    assert told == {"open.sum", "dotted.sum"}
+
+
 def test_an_index_template_decides_how_long_numbers_are_mapped(client: Any, index_name: str, tmp_path: Path) -> None:
     template = {"mappings": {"properties": {"user": {"type": "keyword"}}}}
     client.indices.put_index_template(name=index_name, body={"index_patterns": [index_name], "template": template})

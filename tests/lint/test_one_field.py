@@ -51,6 +51,7 @@ def test_just_what_the_node_takes_passes(kind: str, lint_node: LintNode) -> None
         agree({"contents": value, "url": value}, False)
         agree({"contents": value, "boost": 2}, kind == "terms")
         agree({"contents": value, "_name": "a"}, kind == "terms")
+        agree({"contents": value, "value_type": "default"}, kind == "terms")
     agree({}, False)
     for value in OF_EACH_KIND:
         if kind_of(value) not in ONE_FIELD[kind]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tiny import tiny_backbone
-from transformers import AutoModel
+from transformers import AutoModel, CanineConfig, CanineModel, CanineTokenizer
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.dense.torch_encoder import load_dense
@@ -56,8 +57,19 @@ def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_before_such_a_
     tokenizer = load_tokenizer(model)
     tokenizer.add_tokens(["unheard"])
     tokenizer.save_pretrained(model)
-    with pytest.raises(ModelError, match=r"tiny: the model has vectors for (\d+) tokens, its tokenizer"):
+    said = r"tiny: the tokenizer has \d+ tokens, and the model has vectors for \d+ of them\n  resize the model's embeddings"
+    with pytest.raises(ModelError) as caught:
         towers(model)
+    assert re.search(said, str(caught.value))
+
+
+def test_a_model_of_characters_which_has_no_vocabulary_is_a_start(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = CanineConfig(**sizes, max_position_embeddings=64, num_hash_buckets=50, local_transformer_stride=8)
+    CanineModel(config).save_pretrained(tmp_path / "canine")
+    CanineTokenizer().save_pretrained(tmp_path / "canine")
+    encoders, _, _ = towers(tmp_path / "canine")
+    assert encoders["query"].dimension == 32
 
 
 @pytest.mark.parametrize("load", [load_tokenizer, load_dense, towers, splade])

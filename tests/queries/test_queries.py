@@ -465,14 +465,19 @@ def test_a_query_without_known_tokens_finds_nothing_and_is_no_error(client, spar
         assert run(client, sparse_index[1], body) == []
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
         ({"filter": "lang=en"}, "a filter is a query clause such as .*, not 'lang=en'"),
         ({"filter": ["lang", "en"]}, "a filter is a query clause"),
         ({"filter": {"query": {"match_all": {}}}}, "a filter is a query clause, not a request body"),
+        ({"filter": True}, "a filter is a query clause such as .*, not True"),
+        ({"filter": 5}, "a filter is a query clause such as .*, not 5"),
+        ({"filter": b"x"}, "a filter is a query clause such as .*, not b'x'"),
         ({"highlight": True}, "highlight is a text, not True"),
+        ({"source": None}, "source is a list of fields, True or False, not None"),
+        ({"source": 5}, "source is a list of fields, True or False, not 5"),
+        ({"source": b"x"}, "source is a list of fields, True or False, not b'x'"),
     ],
 )
 def test_what_is_no_clause_and_no_text_is_named(wrong: dict, told: str) -> None:
@@ -501,6 +506,7 @@ def test_one_field_of_the_source_may_be_named_alone() -> None:
     assert queries.bm25("rain", source="title") == queries.bm25("rain", source=["title"])
 
 
+@pytest.mark.cluster
 def test_highlighting_marks_the_query_words_whatever_the_engine(client, sparse_index) -> None:
     body = queries.neural_sparse({"é": 1.0}, highlight="rainbow", size=1)
     (hit,) = client.search(index=sparse_index[1], body=body)["hits"]["hits"]

@@ -25,7 +25,7 @@ def in_two_processes(work: Callable[..., object], *arguments: Any) -> None:
 def _process(rank: int, port: int, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     import torch
 
-    gc.freeze()  # what the server imported stays: a training's `gc.collect()` would go through all of it
+    gc.freeze()  # what was imported stays: a training's `gc.collect()` would go through all of it
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)

@@ -72,18 +72,21 @@ def window(browser: Any) -> Any:
 @pytest.fixture
 def page(window: Any, address: str) -> Iterator[Any]:
     """A page on which anything from elsewhere, any error and any script of a document fails the test."""
+    window.clear_cookies()
     opened = window.new_page()
     asked: list[str] = []
     errors: list[str] = []
     opened.on("request", lambda request: asked.append(request.url))
     opened.on("pageerror", lambda error: errors.append(str(error)))
     opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    opened.goto(address)
-    yield opened
-    assert opened.evaluate("window.hacked") is None
-    assert errors == []
-    assert [url for url in asked if not url.startswith((address, "data:", "file:"))] == []
-    opened.close()
+    try:
+        opened.goto(address)
+        yield opened
+        assert opened.evaluate("window.hacked") is None
+        assert errors == []
+        assert [url for url in asked if not url.startswith((address, "data:", "file:"))] == []
+    finally:
+        opened.close()
 
 
 def follow(page: Any, target: Any) -> None:

@@ -283,6 +283,18 @@ def test_the_list_shows_every_query_and_how_far_the_columns_are_apart(page: Test
 
 
 @pytest.mark.cluster
+def test_an_interval_is_said_to_be_too_narrow_where_one_is_shown(page: TestClient) -> None:
+    """One query has no interval, and was said to have one."""
+    said = "an interval is too narrow"
+    listed(page, lambda text: "were searched" not in text)
+    for number, query in enumerate(("q1", "q3"), start=1):
+        sent = {"query": query, "document": "rain", "grade": 3, "who": "ann"}
+        assert page.post("/grade", json=sent).status_code == 204
+        text = page.get("/queries").text
+        assert f"{number} judged queries" in text and (said in text) == (number > 1)
+
+
+@pytest.mark.cluster
 def test_the_judges_page_names_no_engine_and_no_score(page: TestClient) -> None:
     text = page.get("/judge", params={"id": "q1", "who": "ann"}).text
     assert text.count('class="hit"') > 4

@@ -1,7 +1,7 @@
 """The output directory of a training: its files during the run, on resuming, and at the end.
 
 model files, osn.json (written last: if it exists, training has ended), training.yaml
-.training/   run.json, checkpoints/, best/, logs/ (TensorBoard), history.jsonl
+.training/   run.json, checkpoints/, best/, logs/ (TensorBoard), history.jsonl, questions.jsonl (of osn train sparse)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, share, write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
-from trainers.common.config import fingerprint, save_config, to_dict
+from trainers.common.config import fingerprint, gone_fields, save_config, to_dict
 from trainers.common.own_loss import LOSS
 from trainers.common.processes import is_main_process
 from trainers.common.training_model import TrainingModel
@@ -45,6 +45,8 @@ WITHOUT_EFFECT = (
 RUN = ".training"
 """The folder, in the output, of what belongs to the run and not to the model."""
 YAML = (".yaml", ".yml")
+GONE = object()
+"""In place of the value of a field that is no setting any more."""
 DEV = "dev set "
 """In `made_from`, the hash of a dev set has this before the set's name."""
 
@@ -229,7 +231,7 @@ class RunFolder:
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):
                     shutil.rmtree(folder, ignore_errors=True)
-                for file in ("history.jsonl", "trained"):
+                for file in ("history.jsonl", "questions.jsonl", "trained"):
                     (self.folder / file).unlink(missing_ok=True)
             write_json(self.folder / "run.json", self.identity)
             save_config(self.config, self.output)
@@ -333,17 +335,21 @@ def _with_effect(config: Any) -> Any:
     return {name: _with_effect(value) for name, value in config.items() if name not in WITHOUT_EFFECT}
 
 
-def _with_later(there: Any, config: Any) -> Any:
-    """`there` with the missing fields of `config` (a dataclass, or several by name), which were added later, at their
-    defaults."""
-    if isinstance(there, dict) and isinstance(config, Mapping):
-        return {name: _with_later(value, config.get(name)) for name, value in there.items()}
-    if not isinstance(there, dict) or not is_dataclass(config):
+def _with_fields_of(config: Any, there: Any) -> Any:
+    """`there` with the fields of `config` (a dataclass, or several by name): those that were added later at their defaults,
+    and without those that are gone, so that older models count as trained. A field of GONE stays at any value but its
+    neutral one: such a model is another."""
+    if not isinstance(there, dict):
         return there
-    whole = dict(there)
+    if isinstance(config, Mapping):
+        return {name: _with_fields_of(config[name], value) for name, value in there.items() if name in config}
+    if not is_dataclass(config):
+        return there
+    gone, names = gone_fields(config), {each.name for each in fields(config)}
+    whole = {name: value for name, value in there.items() if name in names or (name in gone and value != gone[name])}
     for each in fields(config):
         if each.name in there:
-            whole[each.name] = _with_later(there[each.name], getattr(config, each.name))
+            whole[each.name] = _with_fields_of(getattr(config, each.name), there[each.name])
         elif each.default is not MISSING:
             whole[each.name] = to_dict(each.default)
         elif each.default_factory is not MISSING:
@@ -351,29 +357,26 @@ def _with_later(there: Any, config: Any) -> Any:
     return whole
 
 
-def _known(there: Any, now: Any) -> Any:
-    """`there` without fields that no longer exist, so that older models count as trained."""
-    if isinstance(there, dict) and isinstance(now, dict):
-        return {name: _known(value, now[name]) for name, value in there.items() if name in now}
-    return there
-
-
 def differing(there: Any, config: Any, name: str = "") -> list[str]:
     """The fields in which `config` differs from `there`, the plain values of an earlier one; each with both values.
 
-    Fields that were added later, are gone since, or do not change the weights do not count. name: of the whole.
+    Fields that were added later, are gone since, or do not change the weights do not count, except a field of GONE
+    (`gone_fields`) that changed them. name: of the whole.
     """
-    now = _with_effect(to_dict(config))
-    return _differing(_known(_with_effect(_with_later(there, config)), now), now, name)
+    return _differing(_with_effect(_with_fields_of(config, there)), _with_effect(to_dict(config)), name)
 
 
 def _differing(there: Any, now: Any, name: str) -> list[str]:
     if isinstance(there, dict) and isinstance(now, dict):
         names = [*there, *(key for key in now if key not in there)]
         return [
-            line for key in names for line in _differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
+            line
+            for key in names
+            for line in _differing(there.get(key), now.get(key, GONE), f"{name}.{key}" if name else key)
         ]
-    return [] if there == now else [f"{name}: {_brief(there)} there, {_brief(now)} now"]
+    if there == now:
+        return []
+    return [f"{name}: {_brief(there)} there, {'gone' if now is GONE else _brief(now)} now"]
 
 
 def _brief(value: Any) -> str:

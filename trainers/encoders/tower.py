@@ -171,10 +171,13 @@ def load_towers(
             backbone = _load_backbone(start.folders[role], settings.dropout)
             encoders[role] = Encoder(backbone, pooling=pooling, normalize=normalize)
             tokenizers[role] = load_any_tokenizer(start.folders[role])
-            known, tokens = backbone.config.vocab_size, len(tokenizers[role])
-            if known < tokens:
+            # Models of characters have none, and those of several modalities have it elsewhere.
+            known, tokens = getattr(backbone.config, "vocab_size", None), len(tokenizers[role])
+            if known is not None and known < tokens:
                 raise ModelError(
-                    f"{start.folders[role]}: the model has vectors for {known} tokens, its tokenizer {tokens} tokens"
+                    f"{start.folders[role]}: the tokenizer has {tokens} tokens, "
+                    f"and the model has vectors for {known} of them",
+                    "resize the model's embeddings, or give the tokenizer that it was trained with",
                 )
         if pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")

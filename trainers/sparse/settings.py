@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -62,6 +63,7 @@ class StudentSettings:
     """dropout of the network; null keeps the backbone's own"""
     frozen_layers: int = 0
     """this many first layers stay untrained, with the embeddings and the output layer: cheaper steps"""
+    GONE: ClassVar[Mapping[str, Any]] = {"idf_rate": None}  # see config.gone_fields
 
     def __post_init__(self) -> None:
         if self.columns < 1 or self.query_length < 3:
@@ -118,6 +120,7 @@ class SparseObjective(ObjectiveSettings):
     """a score that the loss adds to the student's: BM25 over the words of the set's documents; null adds nothing"""
     sparse_weight: float = 1.0
     """weight of the student's scores if there is a base: the loss compares base + sparse_weight · student"""
+    GONE: ClassVar[Mapping[str, Any]] = {"base_share": 1.0}  # see config.gone_fields
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
@@ -143,6 +146,7 @@ class RegularizationSettings:
     """λ is 0 for this share of the steps, at the start"""
     ramp: float = 1 / 3
     """then λ grows quadratically for this share of the steps; until its end no state is selected"""
+    GONE: ClassVar[Mapping[str, Any]] = {"least_terms": None}  # see config.gone_fields
 
     def __post_init__(self) -> None:
         if min(self.weight, self.query_weight or 0) < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.load.workload import allowed_target
 from opensearch_neural.cluster.authentication import authorization
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.contents import Contents
 
 LEVELS = [Level("closed", 5), Level("closed", 80), Level("open", 20)]
 
@@ -65,6 +67,25 @@ def test_a_killed_run_continues_after_the_last_level_that_is_whole(tmp_path: Pat
     assert again.blocks == journal.blocks[:4]
     again.add(block(2, "fast", np.ones(3)))
     assert len(BlockLog.open(tmp_path, {"a": 1}, engines=1).blocks) == 5
+
+
+def test_a_run_that_goes_on_knows_what_the_index_held_before_its_first_block(tmp_path: Path) -> None:
+    def contents(documents: int) -> dict[str, Contents | None]:
+        return {"docs": {"docs-1": (documents, 9.0)}, "other": {"other": (documents, 1.0)}}
+
+    unknown: dict[str, Contents | None] = {**contents(3), "other": None}
+    assert BlockLog.open(tmp_path, {}, engines=1, contents=unknown).contents == unknown
+    # Nothing was measured yet.
+    journal = BlockLog.open(tmp_path, {}, engines=1, contents={**contents(4), "other": None})
+    journal.add(block(0, "bm25", np.ones(3)))
+    for _ in range(2):
+        continued = BlockLog.open(tmp_path, {}, engines=1, contents=contents(5)).contents
+        assert continued == {"docs": contents(4)["docs"], "other": contents(5)["other"]}
+    # As earlier versions wrote it.
+    lines = journal.path.read_text().splitlines(keepends=True)
+    head = {name: value for name, value in json.loads(lines[0]).items() if name != "contents"}
+    journal.path.write_text(json.dumps(head) + "\n" + "".join(lines[1:]))
+    assert BlockLog.open(tmp_path, {}, engines=1, contents=contents(6)).contents == contents(6)
 
 
 def test_blocks_survive_their_journey_through_the_file(tmp_path: Path) -> None:

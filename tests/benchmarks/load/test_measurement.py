@@ -210,9 +210,7 @@ def test_a_killed_worker_ends_the_run_with_what_was_measured(
 
 
 @pytest.mark.cluster
-def test_documents_that_change_meanwhile_are_an_incident(
-    client, cluster_url: str, corpus: Path, tmp_path: Path
-) -> None:
+def test_documents_that_change_meanwhile_are_told(client, cluster_url: str, corpus: Path, tmp_path: Path) -> None:
     index = f"osn-test-load-{uuid.uuid4().hex[:8]}"
     write(client, corpus, index)
     act = during_the_blocks(lambda: client.delete(index=index, id=first_id(client, index), refresh=True))
@@ -223,6 +221,25 @@ def test_documents_that_change_meanwhile_are_an_incident(
         client.indices.delete(index=index)
     told = f"{index!r} changed while it was measured (500 documents before, 499 after)"
     assert f"! {told}" in result.text(measurement) and told in result.summary(measurement).title
+
+
+@pytest.mark.cluster
+def test_documents_that_change_before_a_run_goes_on_are_told(
+    client, cluster_url: str, corpus: Path, index_name: str, tmp_path: Path
+) -> None:
+    """The blocks before were of other documents, and nothing told of it."""
+    write(client, corpus, index_name)
+    settings = replace(QUICK, quality=False)
+    assert run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path).changes == []
+    changed = first_id(client, index_name)
+    source = client.get(index=index_name, id=changed)["_source"]
+    client.index(index=index_name, id=changed, body=source, refresh=True)
+    client.indices.forcemerge(index=index_name, params={"max_num_segments": 1})
+    client.indices.refresh(index=index_name)
+    (told,) = run(client, cluster_url, index_name, corpus, "bm25", settings, out=tmp_path).changes
+    assert told.startswith(
+        f"{index_name!r} changed while it was measured (some of its 500 documents were written again)"
+    )
 
 
 def first_id(client, index: str) -> str:

@@ -750,7 +750,7 @@ def test_names_that_cannot_be(client: Any, index_name: str, tmp_path: Path) -> N
         ("a/b?", "may not hold '/' '[?]'"),
         ("Docs", "may not hold capital letters"),
         ("_docs", "may not begin with '_'"),
-        ("d" * 161, "may not be longer than 160 bytes"),
+        ("d" * 161, "^the alias 'd{80}…' is longer than 160 bytes, which leaves no room"),
     ],
 )
 def test_an_alias_whose_builds_no_cluster_takes_is_refused_before_anything_is_read(
@@ -758,6 +758,12 @@ def test_an_alias_whose_builds_no_cluster_takes_is_refused_before_anything_is_re
 ) -> None:
     with pytest.raises((InputError, ClusterError), match=told):
         run_job(client, build(corpus(tmp_path / "d.jsonl", 3), alias), show_progress=False)
+
+
+def test_an_empty_alias_is_told_as_one(client: Any, tmp_path: Path) -> None:
+    settings = replace(build(corpus(tmp_path / "d.jsonl", 3), ""), index="docs")
+    with pytest.raises(InputError, match=r"^the name of the alias is empty"):
+        run_job(client, settings, show_progress=False)
 
 
 def test_the_longest_name_of_an_alias_has_builds(client: Any, index_name: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fault_proxy import Fault, FaultProxy, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.writing.bulk import Action, BulkWriter, Failure, Stopped, chunks
+from ingest.writing.bulk import Action, BulkWriter, Failure, Stopped, chunks, deciding
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError
@@ -153,6 +153,34 @@ def test_a_document_that_no_mapping_takes_is_refused_after_a_second_attempt(
     outcome = BulkWriter(connect(proxy.url), index_name).write(made)
     assert [(failure.position, outcome.created) for failure in outcome.failures] == [(3, 6)]
     assert "cannot be changed from type" in outcome.failures[0].reason and len(proxy.bulks) == 2
+
+
+def test_a_document_with_more_fields_than_an_index_may_have_is_sent_once(
+    client, index_name: str, proxy: FaultProxy
+) -> None:
+    client.indices.create(index=index_name, body={"settings": {"index.mapping.total_fields.limit": 5}})
+    made = [*actions(3), Action("many", orjson.dumps({f"field{n}": n for n in range(9)}))]
+    outcome = BulkWriter(connect(proxy.url), index_name).write(made)
+    assert [failure.position for failure in outcome.failures] == [3] and len(proxy.bulks) == 1
+    assert "Limit of total fields [5] has been exceeded" in outcome.failures[0].reason
+
+
+@pytest.mark.parametrize("second", [(0, "connection lost"), (503, "no shard"), (429, "full too")])
+def test_a_second_sending_does_not_hide_that_the_cluster_is_too_busy(second: tuple[int, str]) -> None:
+    """A request is halved after status 429 alone."""
+    assert deciding([second, (429, "full")])[0] == deciding([(429, "full"), second])[0] == 429
+    assert deciding([(0, "connection lost"), (500, "broken")]) == (500, "broken") and deciding([second]) == second
+
+
+def test_a_second_sending_that_is_lost_is_tried_again(client, index_name: str, proxy: FaultProxy) -> None:
+    client.indices.create(index=index_name)
+    proxy.fault = lambda request: Fault("drop") if request.number == 2 else None
+    direct = connect(proxy.url)
+    direct.transport.max_retries = 0
+    made = [*actions(3), Action("bad", b'{"mixed": [1, "a"]}')]
+    outcome = BulkWriter(direct, index_name, policy=QUICK).write(made)
+    assert [failure.position for failure in outcome.failures] == [3]
+    assert (outcome.created, outcome.retries) == (3, 1)
 
 
 def test_requests_stay_below_the_limit(client, index_name: str, proxy: FaultProxy) -> None:

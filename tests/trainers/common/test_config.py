@@ -22,6 +22,8 @@ from trainers.common.config import (
     save_config,
     to_dict,
 )
+from trainers.doc2query.question_sets import QuestionSet
+from trainers.sparse.settings import SparseConfig
 
 
 @dataclass
@@ -147,6 +149,24 @@ def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, text: str, pl
         load_config(Config, path)
     assert str(failure.value).startswith(f"{path}, {place}")
     assert message in str(failure.value)
+
+
+def test_a_field_that_is_gone_is_left_out_if_it_had_no_effect_and_else_refused(tmp_path: Path) -> None:
+    """The training.yaml of an earlier version names all its fields."""
+    earlier = written(tmp_path, save_config(SparseConfig(train=[QuestionSet(Path("a"))]), tmp_path).read_text())
+    config = load_config(SparseConfig, earlier)
+    named = earlier.read_text()
+    for section, line in (
+        ("objective", "base_share: 1.0"),
+        ("student", "idf_rate: null"),
+        ("regularization", "least_terms: null"),
+    ):
+        assert f"\n{section}:\n" in named
+        named = named.replace(f"\n{section}:\n", f"\n{section}:\n  {line}\n")
+    assert load_config(SparseConfig, written(tmp_path, named)) == config
+    path = written(tmp_path, "train: [{path: a}]\nobjective:\n  base_share: 0.5\n")
+    with pytest.raises(InputError, match=r"c.yaml, line 3: the field 'objective.base_share' is gone"):
+        load_config(SparseConfig, path)
 
 
 def test_what_is_no_yaml_is_named_by_its_file(tmp_path: Path) -> None:
