@@ -60,11 +60,13 @@ class Trial:
         return fmean(self.gains.values())
 
     def questions(self, left: str) -> dict[str, float]:
-        """{question: gain} on a set: of the state whose mean gain is the trial's. Empty if there is none."""
-        kept = (
-            each for each in self.states[left] if math.isclose(fmean(each.values()), self.gains[left], abs_tol=1e-9)
+        """{question: gain} on a set: of the last state whose mean gain is the trial's. Empty if there is none."""
+        matching = (
+            state
+            for state in reversed(self.states[left])
+            if math.isclose(fmean(state.values()), self.gains[left], abs_tol=1e-9)
         )
-        return next(kept, {})
+        return next(matching, {})
 
 
 def gain(measures: dict[str, float]) -> float:
@@ -91,8 +93,10 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
         )
     wanted = [(AS_CONFIGURED, config), *((title(text), changed(config, text)) for text in tries)]
     for name, trial in wanted:
-        if [each for each, _ in wanted].count(name) > 1:
-            raise InputError(f"--try {name}: two trials have this name", "name them differently: 'NAME: FIELD=VALUE'")
+        if name == NOT_TRAINED or [each for each, _ in wanted].count(name) > 1:
+            raise InputError(
+                f"--try {name}: two lines of the table would have this name", "use another name: 'NAME: FIELD=VALUE'"
+            )
         if missing := [left.title for left in config.train if left not in trial.train]:
             raise InputError(
                 f"--try {name}: all trials must leave out the same sets, and train lacks {', '.join(missing)}",
@@ -101,12 +105,12 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
         for left in config.train:  # what cannot be left out is refused before anything is trained
             leaving_out(trial, left)
     tried = [Trial(name, trial, *on_sets_left_out(trial, config.train, train)) for name, trial in wanted]
-    for one in tried:
-        if old := [left for left in one.measures if not one.questions(left)]:
+    for done in tried:
+        if old := [left for left in done.measures if not done.questions(left)]:
             logger.warning(
                 "%s, without %s: an earlier version trained it and kept no question's measures, so its gains have no "
                 "interval; to train it again, remove its folder in %s",
-                one.name,
+                done.name,
                 ", ".join(old),
                 folder(config),
             )

@@ -140,8 +140,9 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
         ({"train": "twice"}, ["training.steps=6"], "needs several sets"),
         ({}, ["training.step=6"], "step"),
         ({}, ["train=[{path: one}]"], "must leave out the same sets, and train lacks one, two, three"),
-        ({}, ["a: training.steps=6", "a: training.steps=8"], "two trials have this name"),
-        ({}, ["training.steps=6", "training.steps=6"], "two trials have this name"),
+        ({}, ["a: training.steps=6", "a: training.steps=8"], "two lines of the table would have this name"),
+        ({}, ["training.steps=6", "training.steps=6"], "two lines of the table would have this name"),
+        ({}, ["not trained: training.steps=6"], "two lines of the table would have this name"),
         ({"student": replace(SMALL, queries="network", head="full")}, ["training.steps=6"], "--try measures BM25"),
     ],
 )
