@@ -64,14 +64,18 @@ def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_n
     assert len(letters(tmp_path / f"{index_name}.dead-letters.jsonl")) == 1, "no letter is kept twice"
 
 
+@pytest.mark.parametrize(
+    ("record", "names_help"), [({"_id": "a", "text": ""}, False), ({"sku": "a", "body": "b"}, True)]
+)
 def test_a_corpus_of_which_nothing_is_taken_fails_with_the_first_reason(
-    osn: Osn, client: Any, index_name: str, tmp_path: Path
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, record: dict[str, str], names_help: bool
 ) -> None:
-    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": ""}, "broken"])
+    corpus = write_jsonl(tmp_path / "d.jsonl", [record, "broken"])
     ran = osn(*small(corpus, index_name, "--sparse", "none"))
     assert ran.returncode == 1
     assert "no document was accepted; the first of 2: " in ran.stderr
-    assert f"{index_name}.dead-letters.jsonl" in ran.stderr and "give --id-field" in ran.stderr
+    assert f"{index_name}.dead-letters.jsonl" in ran.stderr
+    assert ("give --id-field" in ran.stderr) == names_help, "other names of fields help only if a field is missing"
 
 
 def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
