@@ -112,11 +112,9 @@ class Questions:
         }
 
 
-def halves(
-    texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int, own: Collection[str] = ()
-) -> tuple[Questions, Questions]:
-    """(tuning queries, held-back queries), at most `most` each. own: as in `Questions`. Raises InputError for fewer than ten
-    queries in total."""
+def halves(questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
+    """(tuning queries, held-back queries), at most `most` each. Raises InputError for fewer than ten queries in total."""
+    texts, qrels = questions.texts, questions.qrels
     if qrels is not None:
         texts = {query: texts[query] for query in texts if any(grade > 0 for grade in qrels.get(query, {}).values())}
     if len(texts) < 10:
@@ -127,7 +125,7 @@ def halves(
     half = len(order) // 2
     parts = (order[:half][:most], order[half:][:most])
     tuning, held_back = ({query: texts[query] for query in part} for part in parts)
-    return Questions(tuning, qrels, own), Questions(held_back, qrels, own)
+    return replace(questions, texts=tuning), replace(questions, texts=held_back)
 
 
 Ask = Callable[[Body], tuple[dict[str, float], float]]

@@ -131,11 +131,12 @@ class Tuning:
 
         Raises InputError for fewer than ten usable queries, and as `load` does.
         """
-        if questions.qrels is not None:
-            with translate_errors():
-                own = own_documents(self.client, self.engines.index, questions.texts, questions.qrels)
-            questions = replace(questions, own=own)
         tuning, held_back = self.parts(questions, most, seed)
+        if questions.qrels is not None:
+            texts = {**tuning.texts, **held_back.texts}
+            with translate_errors():
+                own = own_documents(self.client, self.engines.index, texts, questions.qrels)
+            tuning, held_back = replace(tuning, own=own), replace(held_back, own=own)
         self.load()
         tried = self.tried(tuning, passes, seed)
         chosen = self.choose(tried, held_back, keep, seed=seed)
@@ -161,7 +162,7 @@ class Tuning:
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """(queries to try all settings on, queries to confirm the choice). Raises InputError for too few queries."""
-        return halves(questions.texts, questions.qrels, most, seed, questions.own)
+        return halves(questions, most, seed)
 
 
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:

@@ -515,7 +515,7 @@ def test_osn_tune_chooses_the_smallest_window_that_keeps_the_share_and_sparse_se
     texts = {f"q{at}": " ".join(WORDS[at : at + 9]) for at in range(40)}
     best = {query: tunable.page(tunable.whole, "sparse", text, size=10) for query, text in texts.items()}
     qrels = {query: {id: 1 for id, _ in hits} for query, hits in best.items()} if judged else None
-    half, _ = trials.halves(texts, qrels, 20, seed=0)
+    half, _ = trials.halves(trials.Questions(texts, qrels), 20, seed=0)
     _, narrow, wide = trials.try_all(
         asker(client, index), tunable.pruned, half, [PrunedSparseSetting(1), PrunedSparseSetting(60)], passes=1
     )

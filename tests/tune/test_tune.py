@@ -65,19 +65,20 @@ def test_the_pareto_set_is_what_nothing_beats_in_both() -> None:
 def test_halves_share_no_query_and_hold_only_judged_ones() -> None:
     texts = {f"q{at}": f"text {at}" for at in range(100)}
     qrels = {f"q{at}": {"d": 1 if at < 90 else 0} for at in range(95)}
-    tuning, held_back = halves(texts, qrels, 30, seed=1)
+    tuning, held_back = halves(Questions(texts, qrels), 30, seed=1)
     assert len(tuning.texts) == len(held_back.texts) == 30
     assert not tuning.texts.keys() & held_back.texts.keys()
     assert all(int(query[1:]) < 90 for query in [*tuning.texts, *held_back.texts])
     with pytest.raises(InputError, match="9 usable queries are too few"):
-        halves({f"q{at}": "x" for at in range(9)}, None, 30, seed=1)
+        halves(Questions({f"q{at}": "x" for at in range(9)}, None), 30, seed=1)
 
 
 def test_a_query_that_is_a_document_is_left_out_of_its_own_hits() -> None:
     questions = Questions({"m": "moon", "q": "lion"}, {"m": {"l": 1}, "q": {"l": 1}}, own={"m"})
     assert (questions.page("m"), questions.page("q")) == (11, 10)
     assert questions.quality({"m": {"m": 3.0, "l": 2.0}, "q": {"l": 1.0}}, {}) == {"m": 1.0, "q": 1.0}
-    for part in halves({f"q{at}": "x" for at in range(10)}, {f"q{at}": {"d": 1} for at in range(10)}, 5, 0, {"q1"}):
+    ten = Questions({f"q{at}": "x" for at in range(10)}, {f"q{at}": {"d": 1} for at in range(10)}, own={"q1"})
+    for part in halves(ten, 5, 0):
         assert part.own == {"q1"}
 
 
