@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import CorpusSource, everything, ignore, spooled
 from ingest.corpus_from_index import PARTS, is_index, long_fields, mappings_of, plain_fields, warn_of_queries
@@ -169,7 +169,7 @@ def prepare(
     if meta is None:
         mapped = {name.partition(".")[0] for name in fields}
         longs_there: set[str] = set()
-        own = {*mapped}
+        plain: dict[str, Any] = {}
         warn_of_parts(corpus.named, fields)
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
@@ -177,7 +177,6 @@ def prepare(
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
             warn_of_queries(corpus.path, mappings, corpus.names, fields, plain)
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
-            mapped |= plain.keys()
         limit = job.new_index.field_limit or FIELD_LIMIT
         paths: set[str] = set()
         objects: set[str] = set()
@@ -186,7 +185,7 @@ def prepare(
             records(ignore),
             mapped=paths,
             objects=objects,
-            doubles=[name for name in mapped - own if fields[name].get("type") == "double"],
+            doubles=[name for name in plain.keys() - mapped if fields[name].get("type") == "double"],
             longs=longs_there,
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,

@@ -69,8 +69,7 @@ def count(client: OpenSearch, index: str, query: dict[str, Any] | None = None) -
 
 def count_without_tokens(client: OpenSearch, index: str) -> int:
     """The number of documents whose sparse vector is empty, because none of their words is in the model's vocabulary."""
-    query = queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
-    return int(client.count(index=index, body={"query": query})["count"])
+    return int(client.count(index=index, body={"query": _no_token()})["count"])
 
 
 def count_without_rows(client: OpenSearch, index: str) -> int:
@@ -78,9 +77,13 @@ def count_without_rows(client: OpenSearch, index: str) -> int:
 
     OpenSearch's own `_update` and `_reindex` lose it, and so may an ingest pipeline. Other clients write none.
     """
-    no_token = queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
-    row = {"exists": {"field": "sparse" + forward_index.SUFFIX}}
-    return int(client.count(index=index, body={"query": {"bool": {"must_not": [row, no_token]}}})["count"])
+    row = {"exists": {"field": forward_index.FIELD}}
+    return int(client.count(index=index, body={"query": {"bool": {"must_not": [row, _no_token()]}}})["count"])
+
+
+def _no_token() -> dict[str, Any]:
+    """The query for documents whose sparse vector is empty."""
+    return queries.neural_sparse({NO_TOKEN: 1.0}, plugin=False)["query"]
 
 
 def is_empty(client: OpenSearch, index: str) -> bool:
