@@ -75,10 +75,11 @@ class _NotForOpenSearch(Exception):
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        twice = next(name for at, (name, _) in enumerate(pairs) if name in dict(pairs[:at]))
-        raise _NotForOpenSearch(f"the member {twice!r} occurs twice in an object")
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise _NotForOpenSearch(f"the member {name!r} occurs twice in an object")
+        members[name] = value
     return members
 
 

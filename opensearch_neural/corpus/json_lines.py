@@ -88,8 +88,8 @@ def _other_format(line: bytes) -> _OtherFormat | None:
         return None
     if isinstance(record.get("_source"), dict):
         return _OtherFormat("hits with a `_source`, not documents", "-c '{_id} + ._source'")
-    (name, value), *others = [*record.items()] or [("", None)]
-    if name in ACTIONS and isinstance(value, dict) and not others:
+    name = next(iter(record), "")
+    if len(record) == 1 and name in ACTIONS and isinstance(record[name], dict):
         jq = "-cn 'inputs | (.index // .create)._id as $id | input | {_id: $id} + .'"
         whole = name in ("index", "create")  # an update may hold a part of a document, a deletion holds none
         return _OtherFormat("the lines of a bulk request, with actions between the documents", jq if whole else None)

@@ -85,7 +85,12 @@ def interval(
 def mean_interval(sets: Sequence[npt.ArrayLike]) -> tuple[float, float]:
     """Percentile bootstrap interval, 95%, of the mean over sets of each set's mean; values are resampled within each set."""
     generator = np.random.default_rng(0)
-    drawn = [generator.choice(each, (RESAMPLES, len(each))).mean(axis=1) for each in map(np.asarray, sets)]
+    drawn = [
+        np.concatenate(
+            [generator.choice(each, (count, len(each))).mean(axis=1) for count in _batches(RESAMPLES, len(each))]
+        )
+        for each in map(np.asarray, sets)
+    ]
     low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
     return float(low), float(high)
 
