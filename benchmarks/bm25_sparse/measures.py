@@ -54,7 +54,6 @@ WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("ca
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
-RESAMPLES = 2000
 MOST_QUERIES = 2000
 """Most judged questions of a set, taken evenly."""
 

@@ -283,7 +283,7 @@ def pipeline_of(variant: Variant) -> tuple[str, Body] | None:
     """
     if not issubclass(variant.kind, TwoPhase):
         return None
-    how = {"prune": 0.4, "expansion": 5.0, **dict(variant.settings)}
+    how = {each.name: each.parse(each.default) for each in TwoPhase.options} | dict(variant.settings)
     parameter = {"prune_ratio": how["prune"], "expansion_rate": how["expansion"], "max_window_size": 10_000}
     body = {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
     digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]

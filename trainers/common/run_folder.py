@@ -44,6 +44,8 @@ WITHOUT_EFFECT = (
 """Settings that may change between a run and its continuation: they change the weights by rounding at most."""
 RUN = ".training"
 """The folder, in the output, of what belongs to the run and not to the model."""
+QUESTIONS_FILE = "questions.jsonl"
+"""In this folder: a line of JSON for each state measured, {set: {name: {question: nDCG@10}}} for BM25 and the sum."""
 YAML = (".yaml", ".yml")
 GONE = object()
 """In place of the value of a field that is no setting any more."""
@@ -231,7 +233,7 @@ class RunFolder:
             if self.last_checkpoint() is None:  # Then it begins at its first step.
                 for folder in (self.checkpoints, self.best, self.logs):
                     shutil.rmtree(folder, ignore_errors=True)
-                for file in ("history.jsonl", "questions.jsonl", "trained"):
+                for file in ("history.jsonl", QUESTIONS_FILE, "trained"):
                     (self.folder / file).unlink(missing_ok=True)
             write_json(self.folder / "run.json", self.identity)
             save_config(self.config, self.output)

@@ -21,11 +21,11 @@ from opensearch_neural.evaluation.provenance import clean_argument
 from opensearch_neural.evaluation.results import Row, Summary, read_facts
 from opensearch_neural.evaluation.significance import interval, mean_interval
 from trainers.common.config import fingerprint, load_config
-from trainers.common.run_folder import Trained, history
+from trainers.common.run_folder import QUESTIONS_FILE, Trained, history
 from trainers.common.settings import FOLDER, LAST, TEACHER_SCALE
 from trainers.doc2query.question_sets import QuestionSet
 from trainers.sparse.settings import SparseConfig, SparseObjective, Stage
-from trainers.sparse.student_measures import BASELINES, QUESTIONS_FILE, SUM
+from trainers.sparse.student_measures import BASELINES, SUM
 from trainers.sparse.trials_table import TERMS
 
 logger = logging.getLogger(__name__)

@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 BASELINES = ("presence × idf", "word-piece BM25", "BM25")
 """Baselines in the dev measures; the student's sum adds to the last one."""
 SUM, ALONE = "BM25 + sparse", "sparse alone"
-QUESTIONS_FILE = "questions.jsonl"
-"""In the run's folder: a line of JSON for each state measured, {set: {name: {question: nDCG@10}}} for BM25 and the sum."""
 
 
 class DevRetrieval:
@@ -51,7 +49,7 @@ class DevRetrieval:
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}
         self.questions: dict[str, dict[str, dict[str, float]]] = {}
-        """{set: {name: {question: nDCG@10}}} as last measured, of the baselines and of what is measured beside them"""
+        """{set: {name: {question: nDCG@10}}} as last measured, of BM25 and of the sum"""
 
     def measures(self) -> dict[str, float]:
         """nDCG@10 and other measures of the trained scores, their sparsity, and nDCG@10 of the baselines.
@@ -118,18 +116,16 @@ class DevRetrieval:
 
     def _named(self, name: str, retrieve: Retrieve) -> dict[str, float]:
         measured = dev_measured(self.sets, retrieve)
-        for of, own in measured.items():
-            self.questions.setdefault(of, {})[name] = own.per_query["nDCG@10"]
+        if name in (BASELINES[-1], SUM):
+            for of, own in measured.items():
+                self.questions.setdefault(of, {})[name] = own.per_query["nDCG@10"]
         return {f"{name} {key}": value for key, value in means_of(measured).items() if "nDCG@10" in key}
 
     def note_questions(self, file: Path) -> None:
         """Add a line of the state last measured to `file`: nDCG@10 of each question by BM25, and by the sum if it is
         measured."""
-        kept = {
-            of: {name: own[name] for name in (BASELINES[-1], SUM) if name in own} for of, own in self.questions.items()
-        }
         with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(kept) + "\n")
+            lines.write(json.dumps(self.questions) + "\n")
 
     def _lexicon(self, texts: Mapping[str, str]) -> Lexicon:
         return self.own.get(id(texts)) or self.student.lexicon

@@ -41,7 +41,7 @@ from opensearch_neural.models.sparse.idf import load_idf
 from trainers.common.config import fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import loss_hash, loss_noted
-from trainers.common.run_folder import RUN, Trained, check_output, dev_hashes
+from trainers.common.run_folder import QUESTIONS_FILE, RUN, Trained, check_output, dev_hashes
 from trainers.common.settings import FOLDER, ROLES
 from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
@@ -50,7 +50,7 @@ from trainers.sparse.batches import SparseCollate
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_settings_of_start
-from trainers.sparse.student_measures import QUESTIONS_FILE, DevRetrieval
+from trainers.sparse.student_measures import DevRetrieval
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200

@@ -18,12 +18,11 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import read  # noqa: E402
 from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
-from trainers.common.run_folder import RUN, Trained  # noqa: E402
+from trainers.common.run_folder import QUESTIONS_FILE, RUN, Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.command import sparse_command  # noqa: E402
 from trainers.sparse.leave_one_out import changed, chosen, folder, leaving_out, result, title, trials  # noqa: E402
 from trainers.sparse.settings import SparseConfig, SparseObjective, StageSettings  # noqa: E402
-from trainers.sparse.student_measures import QUESTIONS_FILE  # noqa: E402
 from trainers.sparse.trials_table import trials_table  # noqa: E402
 
 
