@@ -113,7 +113,8 @@ def _load(experiment: Experiment) -> LoadSettings:
 
 def load_hash(experiment: Experiment) -> str:
     """A hash of the options that change what a load test measures, for file names; the weight changes the score kept."""
-    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, Bm25SparseSetting.weight)
+    default = Bm25SparseSetting()
+    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, default.weight, str(default.rare))
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:

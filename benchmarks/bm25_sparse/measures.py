@@ -31,6 +31,7 @@ from opensearch_neural.evaluation.significance import mean_interval
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.dense_encoder import Backend
 from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
@@ -49,10 +50,13 @@ BACKEND: Backend = "onnx-int8"
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}; bm25-sparse itself has the default window."""
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
+ALL_WORDS = "bm25-sparse, all words"
+"""bm25-sparse whose first phase is BM25 with every word (`--rare ratio:0`)."""
+WAYS[ALL_WORDS] = (SUM, {"rare": Rare("ratio", 0)})
 WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
 """{engine of the table: (engine that searches, its settings)}; others search under their own name, with default settings."""
 MEASURES = ("nDCG@10", "R@100")
-SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
+SPARSE_ENGINES = (SUM, *WINDOWS, ALL_WORDS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
 MOST_QUERIES = 2000
 """Most judged questions of a set, taken evenly."""
@@ -80,7 +84,13 @@ def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
         if engine != HYBRID or experiment.pq is None
     ]
     pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
-    pairs += [(SUM, TUNED), (TUNED_SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, hybrid_of(experiment))]
+    pairs += [
+        (SUM, ALL_WORDS),
+        (SUM, TUNED),
+        (TUNED_SUM, TUNED),
+        (HIGH_IDF_FIRST, SPARSE),
+        (SUM_CASCADE, hybrid_of(experiment)),
+    ]
     pairs += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
     return [pair for pair in pairs if pair[0] in DENSE_ENGINES or not experiment.beside]
 

@@ -26,7 +26,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import CascadeEngine
-from opensearch_neural.engines.sparse import WORD_SHARDS, Bm25Sparse
+from opensearch_neural.engines.sparse import WORD_BY_WORD, Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta
@@ -261,8 +261,8 @@ def prepare(
         sums = [variant for variant in variants if issubclass(variant.kind, Bm25Sparse)]
         if meta.sparse and (sums or any(issubclass(variant.kind, CascadeEngine) for variant in variants)):
             meta = meta.with_extra(**{SCALE: Bm25Sparse(opened).load_scale()})
-        if meta.sparse and any("rare" in dict(variant.settings) for variant in sums):
-            meta = meta.with_extra(**{WORD_SHARDS: Bm25Sparse(opened).load_word_shards()})
+        if meta.sparse and sums:
+            meta = meta.with_extra(**{WORD_BY_WORD: Bm25Sparse(opened).load_word_by_word()})
         indexes[name] = SearchedIndex(meta, opened.plugin, opened.models.stored_encoder())
     return Workload(target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice())
 

@@ -147,6 +147,11 @@ BM25_SPARSE_POWER, HIGH_IDF_FIRST_POWER = 1 / 2, 1 / 4
 """Exponents by which the default windows of bm25-sparse and of high-IDF-first grow beyond FITTED documents."""
 
 
+RARE_WORDS = Rare("ratio", 0.35)
+"""The words that decide in phase one of bm25-sparse: chosen on train questions of SciFact, as the least time for the score
+that is kept (docs/load.md)."""
+
+
 @dataclass(frozen=True)
 class Bm25SparseSetting(Setting):
     """How bm25-sparse searches.
@@ -164,8 +169,8 @@ class Bm25SparseSetting(Setting):
     """Hits of BM25 in each shard that get the model's score."""
     tokens: Rare | None = None
     """Which tokens of a query are added; None: all. With clauses, each token costs an index access for every hit."""
-    rare: Rare | None = None
-    """Which words of a query BM25 searches first; None: all. Only the caller chooses it."""
+    rare: Rare | None = RARE_WORDS
+    """Which words of a query decide in BM25's phase; None: all. Only the caller chooses it."""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -173,7 +178,7 @@ class Bm25SparseSetting(Setting):
 
     def __str__(self) -> str:
         tokens = f", of tokens {self.tokens}" if self.tokens else ""
-        first = f", words {self.rare} first" if self.rare else ""
+        first = "" if self.rare == RARE_WORDS else f", words {self.rare} first" if self.rare else ", all words first"
         return f"weight {self.weight:g}, window {self.window}{tokens}{first}"
 
     @classmethod
@@ -182,9 +187,9 @@ class Bm25SparseSetting(Setting):
 
     @classmethod
     def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
-        """The stored setting, else the default, with only `tokens` as the caller chose: for the cascade, where the caller's
-        weight and window are the cascade's own."""
-        return cls.of(opened, ("tokens",))
+        """The stored setting, else the default, with only `tokens` as the caller chose, and with all words first: for the
+        cascade, where the caller's weight and window are the cascade's own."""
+        return replace(cls.of(opened, ("tokens",)), rare=None)
 
 
 @dataclass(frozen=True)

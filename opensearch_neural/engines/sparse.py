@@ -21,14 +21,18 @@ from opensearch_neural.engines.engine import (
     positive,
     whole_number,
 )
-from opensearch_neural.engines.settings import Bm25SparseSetting, HighIdfFirstSetting, PrunedSparseSetting, Setting
+from opensearch_neural.engines.settings import (
+    RARE_WORDS,
+    Bm25SparseSetting,
+    HighIdfFirstSetting,
+    PrunedSparseSetting,
+    Setting,
+)
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.hidden_index import LARGEST, read_largest
-from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS, searched_word_by_word
+from opensearch_neural.index.mapping import searched_word_by_word
 from opensearch_neural.index.models import IndexPart
-from opensearch_neural.index.record import RESAMPLED
-from opensearch_neural.index.sparse_scale import GROWN, SCALE, measure_sparse_scale
-from opensearch_neural.models.sparse.idf import UNLISTED, counted_documents, documents_with
+from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
@@ -144,8 +148,7 @@ class Windowed(Sparse):
         window: int | None = None,
     ) -> bool:
         """Whether the page is certainly the page that a search of all documents returns. With the setting `exact` it is,
-        unless the answer is partial. If the setting `tokens` removes tokens, or if BM25 searches rare words first, it never
-        is. Raises ClusterError.
+        unless the answer is partial. If the setting `tokens` removes tokens, it never is. Raises ClusterError.
 
         remembered: {token: its largest weight}, the caller's memory from one query to the next. Weights that neither it nor
         the index's stored weights have are requested from the cluster and added to it, so it is valid until documents are
@@ -156,14 +159,24 @@ class Windowed(Sparse):
         if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
             return False
         whole = self.within(text, page, None)
-        body = whole if exact else self.within(text, page, window or self.window())
-        if body == whole:  # also if the query has one phase
-            (answer,) = answers(client, self.opened.index, text, (body,))
+        searched = whole if exact else self.within(text, page, window or self.window())
+        if searched == whole:  # also if the query has one phase
+            (answer,) = answers(client, self.opened.index, text, (searched,))
             return not queries.partial_answer(answer)
-        if not isinstance(body.get("rescore"), dict):  # no window, or rare words first
+        body = self.provable(text, page, window or self.window())
+        if "rescore" not in body:
             return False
         answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))
-        return queries.certified(body, answer, end, self._largest(client, text, body, answer, remembered))
+        if not queries.certified(body, answer, end, self._largest(client, text, body, answer, remembered)):
+            return False
+        if searched == body:
+            return True
+        (shown,) = answers(client, self.opened.index, text, (searched,))
+        return not queries.partial_answer(shown) and _ids(shown) == _ids(answer)
+
+    def provable(self, text: str, page: Page, window: int) -> Body:
+        """The body with this window whose page `queries.certified` can prove."""
+        return self.within(text, page, window)
 
     def _largest(
         self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], remembered: dict[str, float]
@@ -192,10 +205,8 @@ class Windowed(Sparse):
         return {**largest, **remembered}
 
 
-WORD_SHARDS = "word_shards"
-"""The key under which `Bm25Sparse.load_word_shards` keeps its result."""
-SPARE = 2
-"""A rare word is searched first if it is in this many times the documents that a page and the windows hold."""
+WORD_BY_WORD = "word_by_word"
+"""The key under which `Bm25Sparse.load_word_by_word` keeps its result."""
 
 
 class Bm25Sparse(Windowed):
@@ -210,7 +221,10 @@ class Bm25Sparse(Windowed):
         ),
         Option("weight", positive, "weight of the model's score, with BM25's as 1.", "as tuned, else 0.8"),
         Option(
-            "rare", Rare.parse, "which words of a query BM25 searches first: ratio:R, share:S or count:N.", "all words"
+            "rare",
+            Rare.parse,
+            "which words of a query decide in BM25's phase: ratio:R, share:S or count:N; ratio:0 is all words.",
+            f"{RARE_WORDS}",
         ),
         TOKENS,
         CLAUSES,
@@ -230,87 +244,46 @@ class Bm25Sparse(Windowed):
             encoder = opened.models.query_encoder
             return measure_sparse_scale(client, opened.index, encoder, pruned=opened.has_pruned_postings()) or 1.0
 
-    def load_word_shards(self) -> int:
-        """The primary shards of an index whose queries are `searched_word_by_word`; 0 if they are not, or if that is
-        unknown. Asks the cluster once."""
-        stored = self.opened.meta.extra.get(WORD_SHARDS)
-        return self.opened.once(WORD_SHARDS, self._asked_word_shards) if stored is None else int(stored)
+    def load_word_by_word(self) -> bool:
+        """Whether the index's queries are `searched_word_by_word`; False if that is unknown. Asks the cluster once."""
+        stored = self.opened.meta.extra.get(WORD_BY_WORD)
+        return self.opened.once(WORD_BY_WORD, self._asked_word_by_word) if stored is None else bool(stored)
 
-    def _asked_word_shards(self) -> int:
+    def _asked_word_by_word(self) -> bool:
         if self.opened.connect is None:
-            return 0
+            return False
         client, index = self.opened.connect(), self.opened.index
         with translate_errors():
             answers = allowed(lambda: client.indices.get(index=index, params={"flat_settings": "true"}))
         (answer,) = answers.values() if answers else [None]
-        if answer is None or not searched_word_by_word(answer["mappings"], answer["settings"], self.opened.meta):
-            return 0
-        return int(answer["settings"]["index.number_of_shards"])
-
-    def load_counted_documents(self) -> int | None:
-        """How many documents the IDF table's shares are to be taken of, for a lower number of documents with a token; None
-        if the table was not counted on the index's documents, or if its queries are not searched word by word.
-
-        A table does not say on what it was counted, only on how many documents. So one that was counted on half to twice as
-        many as the index has is taken for its own: indexes grow after the table was counted. Another model's table of this
-        size would be mistaken for it.
-        """
-        return self.opened.once("counted documents", self._counted_documents)
-
-    def _counted_documents(self) -> int | None:
-        shards = self.load_word_shards()
-        counted = counted_documents(self.opened.models.query_encoder.weights.values()) if shards else None
-        if counted is None:
-            return None
-        documents = self.opened.load_shard_documents() * shards
-        drawn = self.opened.meta.extra.get(RESAMPLED)
-        own = documents if drawn is None else int(drawn.get("of", 0))
-        if not own <= GROWN * counted <= GROWN**2 * own:
-            return None
-        return documents if drawn else min(counted, documents)
+        return bool(answer and searched_word_by_word(answer["mappings"], answer["settings"], self.opened.meta))
 
     def load(self) -> None:
         super().load()
         self.load_scale()
-        if self.how().rare is not None:
-            self.load_counted_documents()
+        self.load_word_by_word()
 
     def how(self) -> Bm25SparseSetting:
         return Bm25SparseSetting.of(self.opened)
 
     def rare_first(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting) -> tuple[str, str] | None:
-        """(the rare words of the text, the others) if BM25 may search the rare ones first, else None.
+        """(the rare words of the text, the others) if the rare words decide in phase one, else None.
 
-        It may if the page has no filter, no `collapse` and no query of one's own, if the index is searched word by word, and
-        if the rare words surely find enough: one of them alone must be in SPARE times as many documents as the windows and
-        the page hold. The number follows from the word's IDF if the word is one whole token, and no stop word. It is an
-        estimate. Too high: a token also counts where it begins a longer word of several tokens, or where the analyzer keeps
-        together what the tokenizer splits ("u.s"), and deleted documents count. SPARE allows for that. Too low, which is
-        safe: the analyzer's stems find more than one form of a word, and documents that were added do not count.
-
-        The first hit of the page plays no part, so all pages of one size are of one ranking. It ends with the last document
-        that holds a rare word.
+        They do if there is a window, no `collapse` and no query of one's own, and if a word finds the same alone as in the
+        text (`searched_word_by_word`).
         """
-        if how.rare is None or window is None or any(page.get(name) for name in ("filter", "collapse", "base")):
+        if how.rare is None or window is None or page.get("collapse") or page.get("base"):
             return None
-        encoder = self.opened.models.query_encoder
-        documents = None if encoder.prompt else self.load_counted_documents()
-        if documents is None:
+        if not self.load_word_by_word():
             return None
-        rare, others = queries.rare_words(text, encoder.heaviest, how.rare)
-        if not others:
-            return None
-        enough = SPARE * max(window * self.load_word_shards(), page.get("size", 10))
-        for word in rare.lower().split():
-            if not word.isalpha() or word in ENGLISH_STOP_WORDS:
-                continue
-            weight = encoder.encode(word).get(word, UNLISTED)
-            if weight != UNLISTED and documents_with(weight, documents) >= enough:
-                return rare, others
-        return None
+        return queries.rare_words(text, self.opened.models.query_encoder.heaviest, how.rare)
+
+    def provable(self, text: str, page: Page, window: int) -> Body:
+        """The body with all words in phase one: its last hit tells what BM25 gives any other document at most."""
+        return self.within(text, page, window, replace(self.how(), rare=None))
 
     def within(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting | None = None) -> Body:
-        """The body with this window (None: a search of all documents). how: the weight and tokens; None: the engine's."""
+        """The body with this window (None: a search of all documents). how: the other settings; None: the engine's."""
         how = how or self.how()
         return queries.bm25_sparse(
             text,
@@ -379,6 +352,10 @@ def answers(client: OpenSearch, index: str, text: str, bodies: Iterable[Body]) -
         if "error" in answer:
             raise ClusterError(f"a search was refused: {reasons_on_one_line(answer['error'])}")
     return received
+
+
+def _ids(answer: Mapping[str, Any]) -> list[str]:
+    return [hit["_id"] for hit in answer["hits"]["hits"]]
 
 
 ENGINES: tuple[type[Engine], ...] = (Bm25, Bm25Sparse, Sparse, HighIdfFirst)

@@ -57,8 +57,14 @@ _STOP_WORDS = (
     "to was will with"
 )
 ENGLISH_STOP_WORDS = frozenset(_STOP_WORDS.split())
-WORD_BY_WORD = frozenset({"english", "simple", "standard", "stop"})
-"""Built-in analyzers that write a word alone as they do within a text, and remove no words but ENGLISH_STOP_WORDS."""
+_LANGUAGES = (
+    "arabic armenian basque bengali brazilian bulgarian catalan czech danish dutch english estonian finnish french galician "
+    "german greek hindi hungarian indonesian irish italian latvian lithuanian norwegian persian portuguese romanian russian "
+    "sorani spanish swedish turkish"
+)
+WORD_BY_WORD = frozenset({"simple", "standard", "stop", "whitespace", *_LANGUAGES.split()})
+"""Built-in analyzers that make of a word between blanks the same terms alone as within a text. (cjk and thai are not among
+them; keyword and fingerprint make one term of a text.)"""
 
 _KEYWORD = {"type": "keyword", "ignore_above": 8191}
 # A later value that is not a date must not fail its document: it is left out of the field, and found in `.keyword`.

@@ -80,13 +80,12 @@ def bm25_sparse(
     With `collapse` there is no rescoring, because OpenSearch cannot collapse rescored hits: if `window` is a number, all
     documents that BM25 finds get the whole score.
 
-    rare_first: (rare words, other words) of `text`, by `rare_words`. BM25 then searches only the rare words, which lets
-    OpenSearch skip more documents. The hits of the window get BM25's score of the other words before the model's, so they
-    have the same score as without; hits beyond the window have BM25's score of the rare words alone. A document without a
-    rare word is no hit, and nothing fills a short page, so at least one rare word must be in more documents than a page and
-    the windows hold. Every word must find the same alone as in the text: no synonyms of several words, no phrases. Such a
-    body is never `certified`. It is ignored with window=None, with `collapse` or `base`, without tokens, and if there are no
-    other words.
+    rare_first: (rare words, other words) of `text`, by `rare_words`. In phase one the rare words then decide: the others
+    count 2⁻⁴⁰ of their score, so that OpenSearch skips most documents that hold only them, and still finds such documents
+    where rare words find too few. The hits of the window get the other words' score before the model's, so they have the
+    same score as without; hits beyond the window have BM25's score of the rare words alone. Every word must find the same
+    alone as in the text: no synonyms of several words, no phrases. `certified` refuses such a body. `rare_first` is ignored
+    with window=None, with `collapse` or `base`, without tokens, and if there are no rare or no other words.
 
     base: a query clause that replaces BM25 (boosts, phrases, a user's own query, with its filters). Its scores must not be
     negative; `text` and `fields` are ignored. Only documents that it matches are hits, with any window.
@@ -112,7 +111,9 @@ def bm25_sparse(
     if base is not None or rare_first is None or not all(rare_first):
         return _rescored(page_body(query, **page), window, second)
     rare, others = (match_clause(words, fields) for words in rare_first)
-    return _rescored(page_body(rare, **page), window, {"rescore_query": others, "rescore_query_weight": 1.0}, second)
+    almost_nothing = {"bool": {"should": [others], "boost": REPLACED}}
+    phase_one = page_body({"bool": {"should": [rare, almost_nothing]}}, **page)
+    return _rescored(phase_one, window, {"rescore_query": others, "rescore_query_weight": 1.0}, second)
 
 
 def neural_sparse(

@@ -1,4 +1,4 @@
-"""bm25-sparse with rare words first (`--rare`), on a real node: when the engine does so, and what it finds."""
+"""Rare words first, as bm25-sparse searches by default, on a real node: when the engine does so, and what it finds."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ from opensearch_neural.cli import osn
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.engines.sparse import Bm25Sparse
-from opensearch_neural.index.mapping import index_body
-from opensearch_neural.index.record import RESAMPLED
-from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
+from opensearch_neural.index.mapping import WORD_BY_WORD, index_body
 from opensearch_neural.lint import lint
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.query_encoder import QueryEncoder
 
 pytestmark = pytest.mark.cluster
 
 DOCUMENTS = 40
 TEXT = "light and the moon in water"
 SETTINGS: dict[str, Any] = {"rare": queries.Rare("ratio", 0.45), "window": 2}
-"""Of TEXT, "moon" is rare: in 8 of 40 documents, where "light" is in 20 and "water" in all. With a window of 2 and a page of
-2, a rare word must be in 4."""
+"""Of TEXT, "moon" is rare: in 8 of 40 documents, where "light" is in 20 and "water" in all."""
 PAGE = {"size": 2}
 
 
@@ -59,56 +55,82 @@ def engines(opened: Engines) -> Engines:
 
 
 def rare_words_first(engines: Engines, text: str = TEXT, **page: Any) -> bool:
-    """Whether the engine's body searches them first. Any other body is that of all words."""
+    """Whether they decide in phase one of the engine's body. Any other body is that of all words."""
     body = engines.body("bm25-sparse", text, **{**PAGE, **page})
     if isinstance(body.get("rescore"), list):
         return True
-    assert body == engines.with_settings(rare=None).body("bm25-sparse", text, **{**PAGE, **page})
+    assert body == all_words(engines).body("bm25-sparse", text, **{**PAGE, **page})
     return False
 
 
-def hits(client: Any, engines: Engines, **page: Any) -> dict[str, float]:
-    answer = client.search(index=engines.index, body=engines.body("bm25-sparse", TEXT, **page))
+def all_words(engines: Engines, **settings: Any) -> Engines:
+    return engines.with_settings(rare=queries.Rare("ratio", 0), **settings)
+
+
+def hits(client: Any, engines: Engines, text: str = TEXT, **page: Any) -> dict[str, float]:
+    answer = client.search(index=engines.index, body=engines.body("bm25-sparse", text, **page))
     return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
 
 
-def with_record(engines: Engines, **extra: Any) -> Engines:
-    return replace(engines, meta=engines.meta.with_extra(**extra), loaded={})
+def test_words_of_a_third_of_the_heaviest_decide_by_default(opened: Engines) -> None:
+    assert Bm25SparseSetting.of(opened).rare == queries.Rare("ratio", 0.35)
+    assert rare_words_first(opened, "light and the moon in water") and not rare_words_first(all_words(opened))
+    assert opened.body("bm25-sparse", TEXT) == opened.with_settings(rare=None).body("bm25-sparse", TEXT)
 
 
-def holding(engines: Engines, **how: Any) -> Engines:
-    """The same with another query encoder."""
-    encoder = engines.models.query_encoder
-    table = how.pop("table", encoder.weights)
-    models = engines.models.holding(query_encoder=QueryEncoder(encoder.tokenizer, table, **how))
-    return replace(engines, models=models, loaded={})
-
-
-def test_rare_words_first_has_the_same_scores_and_one_ranking_for_all_pages(client: Any, engines: Engines) -> None:
-    assert rare_words_first(engines) and not rare_words_first(engines.with_settings(rare=None))
+def test_rare_words_first_finds_the_same_documents_with_the_same_scores_in_one_ranking(
+    client: Any, engines: Engines
+) -> None:
     # Clauses would read only what pruned postings hold.
     for clauses in (False,) if engines.has_pruned_postings() else (False, True):
         wide = engines.with_settings(window=3, clauses=clauses)
         assert rare_words_first(wide) and lint(wide.body("bm25-sparse", TEXT, size=2), meta=wide.meta) == []
-        every = hits(client, wide.with_settings(rare=None, window=DOCUMENTS), size=DOCUMENTS)
+        every = hits(client, all_words(wide, window=DOCUMENTS), size=DOCUMENTS)
         found = hits(client, wide, size=3)
         assert len(found) == 3 and found == pytest.approx({id: every[id] for id in found}, rel=1e-5)
-        pages = [id for from_ in range(0, 10, 2) for id in hits(client, wide, size=2, from_=from_)]
-        assert len(set(pages)) == len(pages) and set(pages) == {f"d{at}" for at in range(0, DOCUMENTS, 5)}
-        assert pages[:3] == list(found)
+        pages = [id for from_ in range(0, DOCUMENTS, 2) for id in hits(client, wide, size=2, from_=from_)]
+        assert len(set(pages)) == len(pages) and set(pages) == every.keys()
+        rare = {f"d{at}" for at in range(0, DOCUMENTS, 5)}
+        assert pages[:3] == list(found) and set(pages[: len(rare)]) == rare
+        whole = wide.with_settings(window=DOCUMENTS)
+        assert hits(client, whole, size=DOCUMENTS) == pytest.approx(every, rel=1e-5)
 
 
-def test_a_page_of_rare_words_first_is_never_certified(client: Any, engines: Engines) -> None:
-    engine, plain = (
-        each.engine("bm25-sparse") for each in (engines, engines.with_settings(rare=None, window=DOCUMENTS))
-    )
-    assert isinstance(engine, Bm25Sparse) and isinstance(plain, Bm25Sparse)
+def test_documents_without_a_rare_word_fill_the_page(client: Any, engines: Engines) -> None:
+    """ "rainbow" is in one document, "violin" in none, and the analyzer removes "over", which the table does not list."""
+    for text, first in (
+        ("light and the rainbow in water", "d0"),
+        ("violin in water", None),
+        ("over water and light", None),
+    ):
+        found = hits(client, engines, text, size=5)
+        assert len(found) == 5 and (first is None or first in found)
+    alone = hits(client, engines, TEXT, size=5, filter={"term": {"_id": "d1"}})
+    assert list(alone) == ["d1"]  # it has "water" only
+
+
+def test_a_page_of_rare_words_first_is_certified_if_it_is_that_of_all_words(client: Any, engines: Engines) -> None:
+    def certified(how: Engines, text: str) -> bool:
+        engine = how.engine("bm25-sparse")
+        assert isinstance(engine, Bm25Sparse)
+        return engine.certified(client, text, {"size": 1, "filter": None})
+
+    text = "moon rainbow water"
+    wide = engines.with_settings(window=DOCUMENTS)
+    assert rare_words_first(wide, text) and certified(wide, text) and certified(all_words(wide), text)
+    # The window holds one document, d0, by the rare words; all words find the same one.
+    assert not certified(engines.with_settings(window=1), "light and the moon in water")
+    assert certified(engines.with_settings(exact=True), TEXT)
+
+
+def test_a_page_that_rare_words_change_is_not_certified(client: Any, engines: Engines, monkeypatch: Any) -> None:
+    engine = engines.with_settings(window=DOCUMENTS).engine("bm25-sparse")
+    assert isinstance(engine, Bm25Sparse)
     page = {"size": 1, "filter": None}
-    assert plain.certified(client, "moon rainbow water", page)
-    assert not engine.certified(client, "moon rainbow water", page)
-    assert not engine.certified(client, TEXT, page)
-    whole = engines.with_settings(exact=True).engine("bm25-sparse")
-    assert isinstance(whole, Bm25Sparse) and whole.certified(client, TEXT, page)
+    assert engine.certified(client, TEXT, page)
+    monkeypatch.setattr(Bm25Sparse, "rare_first", lambda *given: ("stone", "moon") if given[-1].rare else None)
+    shown = client.search(index=engines.index, body=engine.within(TEXT, page, 1))["hits"]["hits"]
+    assert shown and not engine.certified(client, TEXT, page, window=1)
 
 
 def test_osn_search_explains_the_words_of_both_phases(engines: Engines, cluster_url: str) -> None:
@@ -123,11 +145,12 @@ def test_osn_search_explains_the_words_of_both_phases(engines: Engines, cluster_
     assert len(json.loads(shown.stdout)["rescore"]) == 2
 
 
-def test_a_page_with_a_filter_a_collapse_or_a_query_of_ones_own_searches_all_words(engines: Engines) -> None:
+def test_a_page_with_a_collapse_or_a_query_of_ones_own_searches_all_words(engines: Engines) -> None:
     assert rare_words_first(engines) and not rare_words_first(engines.with_settings(exact=True))
-    assert rare_words_first(engines, from_=4)
-    own = ({"filter": {"term": {"url": "x"}}}, {"collapse": "url"}, {"base": {"match": {"title": "moon"}}})
-    assert not any(rare_words_first(engines, **page) for page in own)
+    assert rare_words_first(engines, from_=4) and rare_words_first(engines, filter={"term": {"url": "x"}})
+    assert not any(
+        rare_words_first(engines, **page) for page in ({"collapse": "url"}, {"base": {"match": {"title": "moon"}}})
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,9 +159,10 @@ def test_a_page_with_a_filter_a_collapse_or_a_query_of_ones_own_searches_all_wor
         ({}, {}, True),
         ({"analyzer": "standard"}, {}, True),
         ({"analyzer": "keyword"}, {}, False),
-        ({"analyzer": "german"}, {}, False),
+        ({"analyzer": "german"}, {}, True),
+        ({"analyzer": "cjk"}, {}, False),
         ({}, {"search_analyzer": "keyword"}, False),
-        ({"analyzer": "german"}, {"search_analyzer": "english"}, True),
+        ({"analyzer": "keyword"}, {"search_analyzer": "english"}, True),
         ({}, {"settings": {"analysis.analyzer.english.type": "german"}}, False),
         ({"analyzer": "mine"}, {"settings": {"analysis.analyzer.mine.type": "english"}}, False),
         ({}, {"settings": {"analysis.analyzer.default_search.type": "keyword"}}, False),
@@ -158,68 +182,27 @@ def test_without_a_connection_it_is_unknown_how_words_are_analyzed(engines: Engi
     assert not rare_words_first(replace(engines, connect=None, loaded={}))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("light and the moon in water", True),
-        ("light and the MOON in water", True),
-        # Punctuation is not part of the word's token.
-        ("light and the moon, in water", False),
-        # "rainbow" is in one document.
-        ("light and the rainbow in water", False),
-        ("the rainbow and the moon in water", True),
-        # All words are rare.
-        ("moon glass", False),
-        ("", False),
-    ],
-)
-def test_one_rare_word_alone_must_be_in_enough_documents(engines: Engines, text: str, expected: bool) -> None:
-    assert rare_words_first(engines, text) == expected
+@pytest.mark.parametrize("text", ["moon glass", "moon", "", "moon moon"])
+def test_a_query_whose_words_are_all_rare_has_one_search_of_bm25(engines: Engines, text: str) -> None:
+    assert not rare_words_first(engines, text)
 
 
-def test_what_is_enough_grows_with_the_window_and_the_page(engines: Engines) -> None:
-    assert rare_words_first(engines.with_settings(window=3), size=3)
-    assert not rare_words_first(engines.with_settings(window=5), size=3)
-    assert not rare_words_first(engines, size=5)
-    shards = replace(
-        engines, meta=engines.meta.with_extra(word_shards=2, **{SHARD_DOCUMENTS: DOCUMENTS // 2}), loaded={}
-    )
-    assert rare_words_first(shards.with_settings(window=1)) and not rare_words_first(shards.with_settings(window=3))
+MIXED = "The U.S. ships' well-known «L'été» of Ströme, müßte 3,5 km/h & state-of-the-art ΑΘΗΝΑ коровы e-mail a@b.org"
 
 
-def test_a_stop_word_is_no_rare_word_that_finds_documents(engines: Engines) -> None:
-    """The table has an IDF for it, but the analyzer removes it."""
-    weights = engines.models.query_encoder.weights
-    renamed = {**weights, "with": weights["moon"], "moon": weights["water"]}
-    assert not rare_words_first(holding(engines, table=renamed), "water with moon")
-    assert rare_words_first(holding(engines, table={**weights, "over": weights["moon"]}), "water over light")
+@pytest.mark.parametrize("analyzer", sorted(WORD_BY_WORD))
+def test_each_analyzer_that_is_said_to_go_word_by_word_does(client: Any, analyzer: str) -> None:
+    def terms(text: str) -> list[str]:
+        made = client.indices.analyze(body={"analyzer": analyzer, "text": text})
+        return [token["token"] for token in made["tokens"]]
 
-
-def test_a_word_is_no_witness_without_letters_or_without_an_idf_of_its_own(engines: Engines) -> None:
-    """The table has an IDF for "#", which the analyzer removes, and that of a word in no document is only a usual one."""
-    weights = engines.models.query_encoder.weights
-    signs = {**weights, "#": weights["moon"], "moon": weights["water"]}
-    assert not rare_words_first(holding(engines, table=signs), "# in water")
-    assert weights["violin"] == 1.0
-    assert not rare_words_first(engines, "violin in water")
-
-
-def test_a_table_that_was_not_counted_on_the_indexs_documents_says_nothing_of_them(engines: Engines) -> None:
-    weights = engines.models.query_encoder.weights
-    assert rare_words_first(holding(engines))
-    assert not rare_words_first(holding(engines, table={token: 1.1 * weight for token, weight in weights.items()}))
-    assert not rare_words_first(holding(engines, prompt="moon "))
-    for documents, expected in ((19, False), (20, True), (80, True), (81, False)):
-        assert rare_words_first(with_record(engines, **{SHARD_DOCUMENTS: documents}), "light in water") == expected
-    # Drawn from the counted corpus, with the same shares: "rainbow" is then in 140 documents.
-    drawn = with_record(engines, **{SHARD_DOCUMENTS: 4000, RESAMPLED: {"of": DOCUMENTS}})
-    assert rare_words_first(drawn, "the rainbow in water")
-    assert not rare_words_first(with_record(drawn, **{RESAMPLED: {"of": 4000}}), "the rainbow in water")
+    assert terms(MIXED) == [term for word in MIXED.split() for term in terms(word)]
 
 
 def test_the_cascade_and_the_stored_setting_know_nothing_of_rare_words_first(engines: Engines) -> None:
     chosen = Bm25SparseSetting.of(engines)
     assert chosen.rare == SETTINGS["rare"] and str(chosen).endswith("words ratio:0.45 first")
+    assert str(Bm25SparseSetting()) == "weight 0.8, window 30"
     assert "rare" not in chosen.record and Bm25SparseSetting.stored(engines).rare is None
     body = Bm25Sparse(engines).within(TEXT, PAGE, 2, Bm25SparseSetting.stored(engines))
     assert isinstance(body["rescore"], dict)

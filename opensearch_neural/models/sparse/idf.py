@@ -10,7 +10,6 @@ An application reads the table at every start, so numpy, which is slow to import
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,26 +35,6 @@ def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
 
     frequency = np.asarray(df, dtype=np.float64)
     return np.log1p((n - frequency + 0.5) / (frequency + 0.5))
-
-
-def counted_documents(weights: Iterable[float]) -> int | None:
-    """The number of documents on which a table with these weights was counted by `idf`; None for another table.
-
-    `idf` is ln((n + 1) / (df + 0.5)). If tokens occur in a single document, they have the highest weight, which gives n with
-    an error of some millionths. The table is one of `idf` if every other weight then gives a whole number df, within the
-    precision of seven digits.
-    """
-    counted = set(weights) - {0.0, UNLISTED}
-    if not counted:
-        return None
-    documents = 1.5 * math.exp(max(counted)) - 1
-    frequencies = [documents_with(weight, documents) for weight in counted]
-    return round(documents) if all(abs(each - round(each)) <= 2e-5 * each for each in frequencies) else None
-
-
-def documents_with(weight: float, n: float) -> float:
-    """The documents that hold a token of this weight, among n: the inverse of `idf`."""
-    return (n + 1) * math.exp(-weight) - 0.5
 
 
 class DocumentFrequencies:

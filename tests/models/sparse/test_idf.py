@@ -14,10 +14,7 @@ from hypothesis import strategies as st
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.sparse.idf import (
     DocumentFrequencies,
-    counted_documents,
-    documents_with,
     idf,
-    in_seven_digits,
     load_idf,
     save_idf,
 )
@@ -110,19 +107,3 @@ def test_a_table_that_cannot_be_used_is_not_written_over_a_good_one(tmp_path: Pa
         save_idf(file, {"a": math.nan})
     assert json.loads(file.read_text()) == {"a": 1.0}
     assert list(tmp_path.iterdir()) == [file]
-
-
-@given(st.integers(2, 10**7).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(2, n), max_size=30))))
-def test_the_weights_of_a_counted_table_tell_of_how_many_documents(n_and_df: tuple[int, set[int]]) -> None:
-    n, df = n_and_df
-    weights = [in_seven_digits(float(weight)) for weight in idf([1, *df], n)]
-    assert counted_documents([0.0, 1.0, *weights]) == pytest.approx(n, rel=1e-5)
-    for weight, documents in zip(weights, [1, *df], strict=True):
-        assert documents_with(weight, n) == pytest.approx(documents, rel=1e-5, abs=1e-5)
-
-
-def test_other_tables_do_not_tell_on_how_many_documents_they_were_counted() -> None:
-    assert counted_documents([]) is counted_documents([1.0, 0.0]) is None
-    assert counted_documents([7.5, 6.1, 3.3, 0.4]) is None
-    # No token is in just one document.
-    assert counted_documents(idf([2, 3, 5, 9], 40).tolist()) is None
