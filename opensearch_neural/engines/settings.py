@@ -189,7 +189,11 @@ class Bm25SparseSetting(Setting):
     def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
         """The stored setting, else the default, with only `tokens` as the caller chose, and with all words first: for the
         cascade, where the caller's weight and window are the cascade's own."""
-        return replace(cls.of(opened, ("tokens",)), rare=None)
+        key = cls, "all words first"
+        if key not in opened.resolved:
+            opened.resolved[key] = replace(cls.of(opened, ("tokens",)), rare=None)
+        resolved: Bm25SparseSetting = opened.resolved[key]
+        return resolved
 
 
 @dataclass(frozen=True)

@@ -539,7 +539,7 @@ def test_an_opened_index_resolves_each_setting_once() -> None:
     for setting in (Bm25SparseSetting, HighIdfFirstSetting, CascadeSetting):
         assert setting.of(engines) is setting.of(engines)
     of_the_cascade = Bm25SparseSetting.stored(engines)
-    assert of_the_cascade is Bm25SparseSetting.stored(engines) and of_the_cascade == Bm25SparseSetting()
+    assert of_the_cascade is Bm25SparseSetting.stored(engines) and of_the_cascade == Bm25SparseSetting(rare=None)
     other = engines.with_settings(window=8)
     assert [CascadeSetting.of(each).window for each in (other, engines)] == [8, 9]
 
