@@ -64,6 +64,21 @@ def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_n
     assert len(letters(tmp_path / f"{index_name}.dead-letters.jsonl")) == 1, "no letter is kept twice"
 
 
+def test_a_document_that_fails_for_another_reason_has_that_reason_in_its_letter(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(3), {"_id": "odd", "text": "rain", "year": "soon"}])
+    mapping, file = tmp_path / "mapping.json", tmp_path / f"{index_name}.dead-letters.jsonl"
+    retried = tmp_path / f"{index_name}.dead-letters.2.jsonl"
+    for kind in ("long", "date"):
+        mapping.write_text(json.dumps({"year": {"type": kind}}))
+        for read, written in ((corpus, file), (file, retried)):
+            client.indices.delete(index=index_name, params={"ignore_unavailable": "true"})
+            osn(*small(read, index_name, "--sparse", "none", "--mapping", str(mapping)))
+            (letter,) = letters(written)
+            assert f"of type [{kind}]" in letter["reason"]
+
+
 @pytest.mark.parametrize(
     ("record", "names_help"), [({"_id": "a", "text": ""}, False), ({"sku": "a", "body": "b"}, True)]
 )
