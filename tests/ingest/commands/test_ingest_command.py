@@ -164,6 +164,8 @@ def test_02_a_pipe_is_read_once_and_whole(osn: Osn, client: Any, index_name: str
     ("arguments", "message"),
     [
         (["--corpus", "missing.jsonl"], "missing.jsonl does not exist"),
+        (["s3://bucket/docs.jsonl"], "s3://bucket/docs.jsonl is an address, and only files are read"),
+        (["d.jsonl", "--mapping", "join.json"], "the field 'kind' is a join"),
         (["--corpus", "d.jsonl", "--sparse", "./no-model"], "no model directory at"),
         (["--corpus", "empty.jsonl"], "holds no document"),
         (["--corpus", "empty.jsonl", "--sparse", "lexical"], "no lexical model can be built"),
@@ -184,6 +186,7 @@ def test_what_cannot_work_is_said_without_a_traceback(
     write_jsonl(tmp_path / "d.jsonl", records(3))
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "join.json").write_text('{"kind": {"type": "join", "relations": {"question": "answer"}}}')
     ran = osn("ingest", "--index", index_name, *arguments)
     assert ran.returncode == 1
     assert message in ran.stderr and "Traceback" not in ran.stderr
