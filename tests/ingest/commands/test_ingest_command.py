@@ -225,6 +225,22 @@ def test_an_empty_name_ends_in_a_message(
     assert client.count(index=index_name)["count"] == 3
 
 
+def test_the_longest_name_that_opensearch_takes_is_written_and_a_longer_one_is_refused(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(3), "broken"])
+    name = index_name + "é" * ((255 - len(index_name)) // 2)
+    name += "x" * (255 - len(name.encode()))
+    ran = osn(*small(corpus, name, "--json"))
+    assert ran.returncode == 3, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["index"] == name and len(letters(tmp_path / report["dead_letters"])) == 1
+    assert osn(*small(tmp_path / report["dead_letters"], name)).returncode == 3, "its letters are a corpus again"
+    ran = osn(*small(corpus, f"{name}x"))
+    assert ran.returncode == 1 and "has 256 bytes, and OpenSearch's names have at most 255" in ran.stderr, ran.stderr
+    assert sorted(tmp_path.glob("*.dead-letters*")) and len(list(client.indices.get(index=f"{index_name}*"))) == 1
+
+
 @pytest.mark.parametrize(
     ("option", "number"), [("--batch-mb", "inf"), ("--batch-mb", "nan"), ("--chunk-mb", "nan"), ("--patience", "nan")]
 )
