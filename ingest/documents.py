@@ -45,6 +45,7 @@ from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnEr
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, documents_of, existing_named_record, existing_record
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
@@ -445,11 +446,12 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
 
 def _passages(client: OpenSearch, index: str, id: str) -> Iterator[dict[str, Any]]:
     """The sources of all passages of a document, in order."""
-    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
+    size = most_hits(client, index, MOST_HITS)
+    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": size, "sort": [{"passage.number": "asc"}]}
     while True:
         hits = search(client, index, body)["hits"]["hits"]
         yield from (hit["_source"] for hit in hits)
-        if len(hits) < MOST_HITS:
+        if len(hits) < size:
             return
         body["search_after"] = hits[-1]["sort"]
 
