@@ -26,8 +26,8 @@ from trainers.data.clicks.logs import index_records
 
 pytestmark = pytest.mark.cluster
 
-FEW = 40
-"""Fewer than the hits of any request that reads many documents, and than the default page of such requests."""
+FEW = 100
+"""Fewer than any request asks for that reads many documents."""
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_an_index_that_returns_few_hits_is_written_searched_and_read(client: Any
 
 
 def test_a_document_of_many_passages_is_read_whole(client: Any, few: str, tmp_path: Path) -> None:
-    text = " ".join(record["text"] for record in records(60))
+    text = " ".join(record["text"] for record in records(100))
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "long", "text": text}])
     run_job(client, job(corpus, few, passages=PassageMeta(10, 10)), show_progress=False)
     assert client.count(index=few)["count"] > FEW
