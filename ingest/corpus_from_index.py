@@ -25,6 +25,7 @@ from opensearch_neural.corpus.documents import RESERVED_FIELDS, FieldNames
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import PLAIN_MAPPINGS, VECTOR_FIELDS
 from opensearch_neural.index.record import record_in
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import partial_answer
 
 if TYPE_CHECKING:
@@ -344,8 +345,9 @@ def _pages(client: OpenSearch, index: str) -> Iterator[Lines]:
         names = [bucket["key"] for bucket in answer["aggregations"]["indexes"]["buckets"]]
         # At least as many slices as any index has shards (each index has one or more), so that no slice spans two shards.
         slices = point["_shards"]["total"] - len(names) + 1
+        page = most_hits(client, index, PAGE)
         left = [
-            _slice(client, name, pit, number, slices, left_out.get(name, ()))
+            _slice(client, name, pit, number, slices, page, left_out.get(name, ()))
             for name in names
             for number in range(slices)
         ]
@@ -372,10 +374,19 @@ INDEXES = {"indexes": {"terms": {"field": "_index", "size": 10_000}}}
 
 
 def _slice(
-    client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int, left_out: Sequence[str] = ()
+    client: OpenSearch,
+    name: str,
+    pit: dict[str, str],
+    number: int,
+    slices: int,
+    page: int,
+    left_out: Sequence[str] = (),
 ) -> Iterator[Lines]:
-    """The pages of one slice of one index, of PAGE_BYTES each, about. left_out: fields that are not read"""
-    size = min(PAGE, FIRST_PAGE)
+    """The pages of one slice of one index, of PAGE_BYTES each, about.
+
+    page: most documents of a page. left_out: fields that are not read
+    """
+    size = min(page, FIRST_PAGE)
     where: dict[str, Any] = {"query": {"term": {"_index": name}}}
     if left_out:
         where["_source"] = {"excludes": list(left_out)}
@@ -389,7 +400,7 @@ def _slice(
         if len(lines) < size:
             return
         where["search_after"] = hits[-1]["sort"]
-        size = max(1, min(PAGE, PAGE_BYTES * len(lines) // sum(map(len, lines))))
+        size = max(1, min(page, PAGE_BYTES * len(lines) // sum(map(len, lines))))
 
 
 def _search(client: OpenSearch, index: str, pit: dict[str, str], **body: Any) -> dict[str, Any]:

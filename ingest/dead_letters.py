@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import re
-import sys
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +27,7 @@ from opensearch_neural.corpus.json_lines import ONLY_TITLE, parse_object
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.text_files import printable
 from opensearch_neural.errors import InputError
-
-if sys.platform != "win32":
-    import fcntl
+from opensearch_neural.locks import locked
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,8 @@ RAW_LIMIT = 1 << 20
 class DeadLetters:
     """Appends to the dead-letter file, which is created with the first letter.
 
-    A run that continues another one meets some of its documents again; letters that are in the file are not added twice.
+    A run that continues another one meets some of its documents again; letters that are in the file are not added twice. If
+    a document has another reason now, its letter with the former reason is removed when the file is closed.
     Letters are written whole, under a lock. Only the user may read the file, since it holds documents.
     Raises InputError at once if the file could not be written.
     """
@@ -57,7 +56,11 @@ class DeadLetters:
         self.first_reason: str | None = None
         self._waiting: list[str] = []
         self._mended = False
-        self._known: set[bytes] = set()
+        self._before: dict[bytes, Any] = {}
+        """{document or text: its reason and status} of the letters that the file held"""
+        self._added: set[bytes] = set()
+        """Documents and texts of this run's letters."""
+        self._outdated = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path.parent):
@@ -70,7 +73,9 @@ class DeadLetters:
             ) from None
         if path.exists():
             for letter in letters_of(path):
-                self._note(letter)
+                content = _content_digest(letter)
+                self._outdated |= content in self._before  # a run was killed before it removed the former letter
+                self._before[content] = _said(letter)
 
     def add(self, item: Document | Rejected, reason: str, status: int | None = None) -> None:
         self.first_reason = self.first_reason or reason
@@ -85,34 +90,70 @@ class DeadLetters:
             letter["document"] = item.record()
         else:
             letter["raw"] = item.raw[:RAW_LIMIT]
-        if self._note(letter):
+        content = _content_digest(letter)
+        if content in self._added:
+            return
+        self._added.add(content)
+        before = self._before.get(content)
+        if before != _said(letter):
+            self._outdated |= before is not None
             self._waiting.append(json.dumps(letter, default=str) + "\n")
 
-    def _note(self, letter: dict[str, Any]) -> bool:
-        """Remember the letter; returns whether it is new."""
-        content = letter.get("document", letter.get("raw"))
-        key = json.dumps([letter.get("file"), letter.get("line"), content], sort_keys=True, default=str)
-        digest = text_digest(key, 16)
-        if digest in self._known:
-            return False
-        self._known.add(digest)
-        return True
+    def close(self) -> None:
+        """Write the letters so far, and remove those whose document has a later letter, with another reason."""
+        self.sync()
+        if self._outdated:
+            with locked(self.path):
+                _keep_last(self.path.resolve())
+            self._outdated = False
 
     def sync(self) -> None:
         """Write the letters so far, so that they survive a crash of the machine."""
         if not self._waiting:
             return
-        private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(private, "a+b") as file:
-            if sys.platform != "win32":
-                fcntl.flock(file, fcntl.LOCK_EX)  # other processes wait until the file is closed
-            if not self._mended:
-                _mend_end(file)
-                self._mended = True
-            file.write("".join(self._waiting).encode("utf-8", "surrogatepass"))
-            file.flush()
-            os.fsync(file.fileno())
+        with locked(self.path):
+            private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(private, "a+b") as file:
+                if not self._mended:
+                    _mend_end(file)
+                    self._mended = True
+                file.write("".join(self._waiting).encode("utf-8", "surrogatepass"))
+                file.flush()
+                os.fsync(file.fileno())
         self._waiting.clear()
+
+
+def _content_digest(letter: dict[str, Any]) -> bytes:
+    """The same for two letters of one document, or of one text that could not be read."""
+    content = letter.get("document", letter.get("raw"))
+    return text_digest(json.dumps([letter.get("file"), letter.get("line"), content], sort_keys=True, default=str), 16)
+
+
+def _said(letter: dict[str, Any]) -> tuple[Any, Any]:
+    return letter.get("reason"), letter.get("status")
+
+
+def _keep_last(path: Path) -> None:
+    """Remove the letters whose document has a later letter. Other lines stay. A reader sees the old file or the new one."""
+    last: dict[bytes, int] = {}
+    former: set[int] = set()
+    with path.open("rb") as file:
+        for number, line in enumerate(file):
+            letter = _letter(line.decode("utf-8", "replace"))
+            if letter is None:
+                continue
+            content = _content_digest(letter)
+            if content in last:
+                former.add(last[content])
+            last[content] = number
+    with tempfile.TemporaryDirectory(prefix=".dead-letters-", dir=path.parent) as temporary:
+        beside = Path(temporary) / "kept"
+        with path.open("rb") as file, beside.open("wb") as kept:
+            kept.writelines(line for number, line in enumerate(file) if number not in former)
+            kept.flush()
+            os.fsync(kept.fileno())
+        shutil.copymode(path, beside)
+        beside.replace(path)
 
 
 def _mend_end(file: IO[bytes]) -> None:

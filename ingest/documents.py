@@ -49,7 +49,6 @@ from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH = 256
+PASSAGES = 100
+"""Passages that are read at once: an index may return few hits, and to read its settings needs a right of its own."""
 # How often an update starts again because another process wrote the same document in between.
 CONFLICTS = 5
 
@@ -445,11 +446,11 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
 
 def _passages(client: OpenSearch, index: str, id: str) -> Iterator[dict[str, Any]]:
     """The sources of all passages of a document, in order."""
-    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": MOST_HITS, "sort": [{"passage.number": "asc"}]}
+    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": PASSAGES, "sort": [{"passage.number": "asc"}]}
     while True:
         hits = search(client, index, body)["hits"]["hits"]
         yield from (hit["_source"] for hit in hits)
-        if len(hits) < MOST_HITS:
+        if len(hits) < PASSAGES:
             return
         body["search_after"] = hits[-1]["sort"]
 

@@ -16,6 +16,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.mapping import HNSW_M
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, existing_record
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.models import registry
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> D
 
 def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
     body = {
-        "size": min(sample, 10_000),
+        "size": most_hits(client, index, min(sample, 10_000)),
         "_source": ["title", "text"],
         "query": {"function_score": {"query": {"match_all": {}}, "random_score": {}}},
     }

@@ -34,6 +34,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import file_stem
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
 from opensearch_neural.index.record import NAMES, check_counted, read_record
 
@@ -108,7 +109,7 @@ def _write(
     show_progress: bool,
 ) -> Report:
     """Write the corpus into the index of the job, under a lease of the index. alias_lease: that of the job's alias."""
-    letters = letters_path(job.dead_letters, job.alias or job.index, corpus.path)
+    letters = letters_path(job.dead_letters, file_stem(job.alias or job.index), corpus.path)
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         check_whole(job, corpus, place)
         read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ from typing import Any
 
 from opensearch_neural.errors import InputError, ModelError, OsnError
 
+LONGEST = 190
+"""Most bytes of the text that `file_stem` returns."""
 MOST_UNPACKED = 512_000_000
 """Most bytes that `unpacked_json` accepts."""
 
@@ -67,6 +70,16 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         raise InputError(f"{path}: there is no home folder of that user", "write the full path") from None
+
+
+def file_stem(name: str) -> str:
+    """`name` as the beginning of a file's name, which has at most 255 bytes with what is added. A name of more than LONGEST
+    bytes is cut, and a digest tells it apart from others with the same beginning."""
+    content = name.encode("utf-8", "surrogatepass")
+    if len(content) <= LONGEST:
+        return name
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return f"{content[: LONGEST - 13].decode('utf-8', 'ignore')}-{digest}"
 
 
 def share(path: Path) -> None:

@@ -8,7 +8,23 @@ from pathlib import Path
 import pytest
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import read_json_object, replaced, write_json, write_json_lines, write_text
+from opensearch_neural.files import (
+    LONGEST,
+    file_stem,
+    read_json_object,
+    replaced,
+    write_json,
+    write_json_lines,
+    write_text,
+)
+
+
+def test_a_long_name_is_cut_for_a_file_and_told_apart_from_others() -> None:
+    assert file_stem("docs") == "docs" and file_stem("x" * LONGEST) == "x" * LONGEST
+    names = {"é" * 127, "é" * 126 + "x", "x" * (LONGEST + 1), "\ud800" * 200}
+    stems = {file_stem(name) for name in names}
+    assert len(stems) == len(names)
+    assert all(len(stem.encode()) <= LONGEST for stem in stems), "whole characters, and no more bytes"
 
 
 def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -118,7 +119,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
         if not report.manifest.exists():  # a complete manifest stays until the next is complete
             manifest.write(job.out)
         records = aside = 0
-        with Progress("encode", total=chosen.total, show=show_progress) as progress:
+        with closing(letters), Progress("encode", total=chosen.total, show=show_progress) as progress:
             for done in _shards(job, chosen.records, folder, encoders, limit, progress.ahead):
                 report.add(done, LoadedShard.read(shard_path(folder, done.start), []))
                 records += done.records

@@ -374,8 +374,9 @@ def _replicas_to_come(client: OpenSearch, index: str) -> bool:
 def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str, str]:
     """Move the alias to the build that the present build replaced, or to `to`; returns (new index, index before).
 
-    Reads only these two indexes, and does not wait for replicas.
-    Raises ClusterError if there is no earlier build, or if it is deleted, closed, red or incomplete.
+    Reads no documents but of these two indexes, and does not wait for replicas.
+    Raises ClusterError if there is no earlier build, or if it is deleted, closed, red or incomplete; InputError if `to` is
+    neither a build of the alias nor an index that a build replaced.
     """
     if to == "":
         raise InputError("the name of the index is empty", "name one with --to, or leave the option out")
@@ -393,9 +394,24 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
             )
     if not client.indices.exists(index=to):
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
+    _refuse_others(client, alias, to)
     check_can_serve(client, alias, to)
     serve(client, alias, to, patience=0)
     return to, present
+
+
+def _refuse_others(client: OpenSearch, alias: str, index: str) -> None:
+    """Raise InputError for an index that is no build of the alias, unless a build of it replaced that index."""
+    record = record_if_ours(client, index)
+    of = record.extra.get(BUILD, {}).get("alias") if record else None
+    builds = [] if of == alias else versions(client, alias, closed=True)
+    if of == alias or any(version.build.get("replaced") == index for version in builds):
+        return
+    others = [version.index for version in builds if version.complete and not version.serving]
+    raise InputError(
+        f"{index!r} is {f'a build of {of!r}' if of else 'no build'}, and {alias!r} goes back only to builds of its own",
+        f"name one of these: {', '.join(others)}" if others else "there is nothing to go back to",
+    )
 
 
 def check_can_serve(client: OpenSearch, alias: str, index: str) -> None:

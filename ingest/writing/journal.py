@@ -22,11 +22,10 @@ from typing import IO, Any
 
 from ingest.writing.target import Target
 from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.files import read_json_object, write_json, write_text
+from opensearch_neural.files import file_stem, read_json_object, write_json, write_text
 from opensearch_neural.home import home
+from opensearch_neural.index.record import LONGEST_NAME
 from opensearch_neural.locks import acquire
-
-MAX_NAME_BYTES = 255  # OpenSearch's limit, in UTF-8
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,13 @@ class Identity:
 def journal_path(target: Target, identity: Identity) -> Path:
     """The journal's file. Raises ClusterError for a name or uuid, both from the server, that could name another folder."""
     index, uuid = checked_name(target.index), checked_name(target.uuid)
-    return home() / "ingest" / f"{index}-{uuid}-{identity.hash}.journal"
+    return home() / "ingest" / f"{file_stem(index)}-{uuid}-{identity.hash}.journal"
 
 
 def checked_name(name: str) -> str:
     """`name`, if it is possible as an index's name or uuid in OpenSearch. Raises ClusterError otherwise."""
     forbidden = re.search(r'[\\/*?"<>| ,#:\x00-\x1f\x7f]', name)
-    if forbidden or not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES or name in (".", ".."):
+    if forbidden or not 0 < len(name.encode(errors="replace")) <= LONGEST_NAME or name in (".", ".."):
         raise ClusterError(
             f"the server names an index {name[:80]!r}, which is not a possible name",
             "is the server OpenSearch? no file with such a name is written",

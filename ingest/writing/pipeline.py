@@ -177,7 +177,7 @@ def ingest(
         completion.when_complete(run.skipped)
         run.journal.remove()
     finally:
-        run.letters.sync()
+        run.letters.close()
         run.journal.close()
     return Report(
         target.index,

@@ -14,6 +14,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.patience import Attempts, may_pass_later
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.mapping import NO_TOKEN
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.index.segments import refresh
 from opensearch_neural.queries import forward_index
 
@@ -97,7 +98,8 @@ def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
     from opensearchpy.helpers.errors import ScanError
 
     try:
-        for hit in scan(client, index=index, query={"query": {"match_all": {}}, "_source": False}, size=5000):
+        every = {"query": {"match_all": {}}, "_source": False}
+        for hit in scan(client, index=index, query=every, size=most_hits(client, index, 5000)):
             yield hit["_id"]
     except ScanError as error:
         raise ClusterError(

@@ -130,6 +130,12 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
             "the query has more clauses than OpenSearch allows: shorten it, or raise "
             "indices.query.bool.max_clause_count on the cluster",
         )
+    if window := re.search(r"index\.max_(result|rescore|inner_result)_window", reason):
+        return ClusterError(
+            f"{where} refused {request}: {reason}",
+            f"ask for fewer hits (--size, --limit, a measure with a smaller cut-off, --window), or raise {window[0]} in the "
+            "index's settings",
+        )
     if status == 413:
         return ClusterError(
             f"{where} refused {request}: the request is too large ({reason})",

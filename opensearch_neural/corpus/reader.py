@@ -25,7 +25,7 @@ from opensearch_neural.corpus.first_records import FIRST_RECORDS, LookAhead
 from opensearch_neural.corpus.json_lines import read_json_lines
 from opensearch_neural.corpus.parquet import read_parquet
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
-from opensearch_neural.corpus.text_files import open_binary, reason_of
+from opensearch_neural.corpus.text_files import not_there, open_binary, reason_of
 from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -155,19 +155,12 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
     return format, name
 
 
-def how_to_get(place: Path, otherwise: str) -> str:
-    """The hint for a missing path: a data set of ir_datasets must be fetched first."""
-    return (
-        f"osn data fetch {place} --output FOLDER, then name the folder" if str(place).startswith("ir:") else otherwise
-    )
-
-
 def is_folder(place: Path) -> bool:
     """Whether a path is a folder. Raises InputError if nothing is there."""
     try:
         place.stat()
     except FileNotFoundError:
-        raise InputError(f"{place} does not exist", how_to_get(place, "check the path of the corpus")) from None
+        raise not_there(place, "check the path of the corpus") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{place}: {reason_of(error)}") from None
     return place.is_dir()

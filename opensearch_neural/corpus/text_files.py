@@ -56,9 +56,25 @@ def open_binary(place: str) -> tuple[BufferedReader, str]:
     try:
         return Path(place).open("rb"), place
     except FileNotFoundError:
-        raise InputError(f"{place} does not exist", "check the path") from None
+        raise not_there(place, "check the path") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{place}: {reason_of(error)}") from None
+
+
+def not_there(place: str | Path, remedy: str) -> InputError:
+    """The error for a path where nothing is. remedy: what to do, unless it is an address or a data set of ir_datasets."""
+    if str(place).startswith("ir:"):
+        remedy = f"osn data fetch {place} --output FOLDER, then name the folder"
+    address = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", str(place))  # a Path has one slash left
+    if address is None:
+        return InputError(f"{place} does not exist", remedy)
+    scheme, rest = address.groups()
+    if scheme.lower() == "file":
+        return InputError(f"file:///{rest} is an address, and files are named by their path", f"/{rest}")
+    return InputError(
+        f"{scheme}://{rest} is an address, and only files are read",
+        "download it first, and name the file; `osn data fetch` downloads public data sets",
+    )
 
 
 @dataclass(slots=True, frozen=True)

@@ -31,6 +31,7 @@ from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.evaluation.significance import detectable
 from opensearch_neural.index.record import existing_record
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import MOST_HITS, Body
 from opensearch_neural.retrievers import Retriever, Run
 from opensearch_neural.retrievers.opensearch import Latencies, search, time_queries
@@ -230,7 +231,12 @@ def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) 
 
 def _text_of_passages(client: OpenSearch, index: str, document: str) -> str:
     query = {"term": {"parent": document}}
-    body = {"query": query, "size": MOST_HITS, "sort": ["passage.number"], "_source": ["text", "passage"]}
+    body = {
+        "query": query,
+        "size": most_hits(client, index, MOST_HITS),
+        "sort": ["passage.number"],
+        "_source": ["text", "passage"],
+    }
     hits = search(client, index, body)["hits"]["hits"]
     return joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
 

@@ -26,7 +26,8 @@ def contents_of(client: OpenSearch, index: str) -> Contents | None:
     """The contents of each index behind a name, alias or pattern; None if the cluster does not tell.
 
     A document that is written gets a higher sequence number than all that its shard holds. So every change of the documents
-    changes their number or the sum.
+    changes their number or the sum. Sums above 2^53, as of 130 million documents in a shard, are rounded: that a single
+    document was written again may go unnoticed there.
     """
     last = {"sum": {"field": "_seq_no"}}
     body = {

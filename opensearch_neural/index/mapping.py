@@ -23,7 +23,7 @@ flat_object if OpenSearch has it: their values can be searched, and they add no 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,7 +246,7 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
     """{name: mapping} of the caller's own fields, from a file with a JSON object of this form, with a whole mapping, or with
     OpenSearch's answer to GET INDEX/_mapping.
 
-    Raises InputError for any other content, and for a field that osn writes itself.
+    Raises InputError for any other content, for a field that osn writes itself, and for a join.
     """
     content = read_json(path, InputError)
     if isinstance(content, dict) and content and all(map(_is_of_index, content.values())):
@@ -264,7 +264,23 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
         )
     if own := sorted(RESERVED_FIELDS & content.keys()):
         raise InputError(f"{path}: the field {own[0]!r} is mapped by osn itself", "leave it out")
+    if join := next(_joins(content), None):
+        raise InputError(
+            f"{path}: the field {join!r} is a join: OpenSearch takes no child without a routing, and osn writes none",
+            "write each child into its parent (type nested), or as a document of its own with the parent's id in a keyword "
+            "field",
+        )
     return content
+
+
+def _joins(mappings: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The full names of the fields of type join."""
+    for name, mapping in mappings.items():
+        if isinstance(mapping, dict):
+            if mapping.get("type") == "join":
+                yield before + name
+            inner = mapping.get("properties")
+            yield from _joins(inner if isinstance(inner, dict) else {}, f"{before}{name}.")
 
 
 def _is_of_index(value: Any) -> bool:

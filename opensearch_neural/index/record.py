@@ -26,6 +26,8 @@ META_FORMAT = 2
 The only release, 0.1.0, reads format 1 and refuses format 2. So changes before the next release keep the number, even
 `prune_postings`, which an `osn` that does not know it would ignore. After the next release, a change of meaning raises it.
 """
+LONGEST_NAME = 255
+"""The most bytes of the name of an index or an alias in OpenSearch."""
 NAMES = "names"
 """Key in the record: the field names that the ingest which created the index was given."""
 RESAMPLED = "resampled"
@@ -315,11 +317,16 @@ async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMet
 
 
 def refuse_pattern(index: str) -> None:
-    """Raise ClusterError for what may name several indexes, and for an empty name."""
+    """Raise ClusterError for what may name several indexes, for an empty name, and for one that no index can have."""
     if not index:  # to OpenSearch: all indexes
         raise ClusterError("the name of the index is empty", "name one index, or an alias")
     if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
         raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
+    if (size := len(index.encode("utf-8", "surrogatepass"))) > LONGEST_NAME:
+        raise ClusterError(
+            f"the name '{index[:80]}…' has {size} bytes, and OpenSearch's names have at most {LONGEST_NAME}",
+            "give the index another name",
+        )
 
 
 def _only_record(mappings: Mapping[str, Any], index: str) -> tuple[str, IndexMeta]:

@@ -19,6 +19,7 @@ from opensearch_neural import queries
 from opensearch_neural.corpus.documents import BETWEEN, text_of
 from opensearch_neural.corpus.sentences import sentences
 from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.result_window import most_hits
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -96,15 +97,18 @@ def known_items(
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """(hit, a sentence of its text) for a random sample of documents, or of passages (their document is in `parent`).
 
-    drawn: the ids of the sample. If empty, the index draws it, by `seed` and the order in which documents were written.
+    drawn: the ids of the sample. If empty, the index draws it, by `seed` and the order in which documents were written, and
+        as many as one request may return.
     """
     by_order = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
-    query = {"ids": {"values": list(drawn)}} if drawn else by_order
-    body = {"query": query, "size": len(drawn) or sample, "_source": ["text", "parent"]}
-    for hit in client.search(index=index, body=body)["hits"]["hits"]:
-        text = text_of(hit["_source"].get("text"), BETWEEN["text"]) or ""
-        if text.strip():
-            yield hit, own_sentence(text, random.Random(f"{seed} {hit['_id']}"))
+    size = most_hits(client, index, len(drawn) or sample)
+    parts = [{"ids": {"values": list(drawn[start : start + size])}} for start in range(0, len(drawn), size)]
+    for query in parts or [by_order]:
+        body = {"query": query, "size": size, "_source": ["text", "parent"]}
+        for hit in client.search(index=index, body=body)["hits"]["hits"]:
+            text = text_of(hit["_source"].get("text"), BETWEEN["text"]) or ""
+            if text.strip():
+                yield hit, own_sentence(text, random.Random(f"{seed} {hit['_id']}"))
 
 
 def own_sentence(text: str, chosen: random.Random) -> str:

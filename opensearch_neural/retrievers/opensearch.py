@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, Unanswerable
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import MOST_HITS, Body, best_passages, partial_answer
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
@@ -179,7 +180,8 @@ def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[st
     body = {"query": {"exists": {"field": "pq"}}, "_source": False, "docvalue_fields": ["pq"]}
     with translate_errors():
         try:
-            for hit in scan(client, query=body, index=index, size=5000, request_timeout=120):
+            size = most_hits(client, index, 5000)
+            for hit in scan(client, query=body, index=index, size=size, request_timeout=120):
                 ids.append(hit["_id"])
                 code = b64decode(hit["fields"]["pq"][0] + "==")  # OpenSearch leaves the padding out
                 lengths.add(len(code))

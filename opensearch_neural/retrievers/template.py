@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.body_template import BodyTemplate
 from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.errors import InputError, Unanswerable
+from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
@@ -106,7 +107,8 @@ def _held_ids(client: OpenSearch, index: str, ids: list[str]) -> int:
     from opensearchpy.helpers import scan
 
     body = {"query": {"ids": {"values": ids}}, "_source": False}
-    return len({hit["_id"] for hit in scan(client, query=body, index=index, raise_on_error=False)})
+    size = most_hits(client, index, 1000)
+    return len({hit["_id"] for hit in scan(client, query=body, index=index, size=size, raise_on_error=False)})
 
 
 def _held_values(client: OpenSearch, index: str, values: list[str], field: str) -> int:

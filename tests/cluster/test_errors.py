@@ -36,6 +36,12 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
         ),
         (403, "cluster_block_exception", "index [docs] blocked by: [FORBIDDEN/8/index write (api)]", "set this block"),
         (403, "some_other_exception", "not on a Sunday", "refused POST /docs/_search (403): not on a Sunday"),
+        (
+            400,
+            "illegal_argument_exception",
+            "Result window is too large: the [index.max_result_window] index level setting",
+            "raise index.max_result_window in the index's settings",
+        ),
         (413, "", "", "http.max_content_length"),
         (429, "circuit_breaking_exception", "[parent] Data too large", "overloaded"),
         (400, "mapper_parsing_exception", "failed to parse field [v]", "failed to parse field [v]"),

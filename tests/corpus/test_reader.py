@@ -18,8 +18,10 @@ from corpus_files import GOOD, RECORDS, ids, jsonl, numbered, parquet, read, sep
 
 from opensearch_neural.corpus import reader
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Rejected
+from opensearch_neural.corpus.judgements import read_qrels, read_queries
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.run_files import read_run
 
 DOCUMENTS = [
     ("a", "Rainbow", "Light is refracted in drops.", "https://e.org/a", {"lang": "en"}),
@@ -89,6 +91,24 @@ def test_every_format_of_files_is_tried_above_and_named_on_the_page_of_files() -
 
 def test_limit_ends_the_stream(tmp_path: Path) -> None:
     assert ids(written(tmp_path / "c.jsonl", jsonl(RECORDS)), limit=2) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("place", "told", "remedy"),
+    [
+        ("https://example.org/docs.jsonl.gz", "https://example.org/docs.jsonl.gz is an address", "download it first"),
+        ("s3://bucket/docs.jsonl", "s3://bucket/docs.jsonl is an address", "download it first"),
+        ("abfs://a@b/c.unknown", "abfs://a@b/c.unknown is an address", "download it first"),
+        ("file:///data/docs.jsonl", "file:///data/docs.jsonl is an address", "/data/docs.jsonl"),
+        ("ir:beir/scifact", "ir:beir/scifact does not exist", "osn data fetch ir:beir/scifact --output"),
+        ("a: /b.jsonl", "a: /b.jsonl does not exist", "check the path"),
+    ],
+)
+def test_an_address_is_no_path_and_said_to_be_none(place: str, told: str, remedy: str) -> None:
+    for reads in (read_corpus, read_queries, read_qrels, read_run):
+        with pytest.raises(InputError) as refused:
+            reads(Path(place))
+        assert told in refused.value.message and remedy in (refused.value.remedy or "")
 
 
 def test_a_missing_path_and_a_folder_without_a_corpus_are_named_before_the_first_document(tmp_path: Path) -> None:

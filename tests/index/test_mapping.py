@@ -154,6 +154,8 @@ def test_a_mapping_is_read_as_opensearch_answers_it(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ('{"text": {"type": "keyword"}}', "the field 'text' is mapped by osn itself"),
+        ('{"kind": {"type": "join", "relations": {"question": "answer"}}}', "the field 'kind' is a join"),
+        ('{"a": {"properties": {"b": {"type": "join"}}}}', "the field 'a.b' is a join"),
         ('{"price": "double"}', "expected the mappings of fields"),
         ("[]", "expected the mappings of fields"),
         ("{", "line 1: not valid JSON"),

@@ -45,6 +45,65 @@ def test_a_run_that_continues_keeps_nothing_twice_and_mends_a_torn_line(tmp_path
     assert [(each.file, each.line, each.raw) for each in rejected] == [("d.jsonl", 7, BROKEN.raw)]
 
 
+def reasons(path: Path) -> list[tuple[str, object]]:
+    return [(letter["reason"], letter.get("status")) for letter in letters(path)]
+
+
+def test_a_document_that_fails_again_has_its_latest_reason_alone(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    for reason, status in (("no routing", 400), ("no number", 400), ("no number", 403)):
+        dead = DeadLetters(path)
+        dead.add(BROKEN, "not JSON")
+        dead.add(GOOD, reason, status)
+        dead.close()
+        assert sorted(reasons(path)) == [(reason, status), ("not JSON", None)]
+        assert path.stat().st_mode & 0o777 == 0o600, "only the user may read documents"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_lines_and_letters_of_other_runs_stay(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    dead = DeadLetters(path)
+    dead.add(GOOD, "first")
+    dead.add(replace(GOOD, file="other.jsonl"), "of another corpus")
+    dead.sync()
+    with path.open("a") as file:
+        file.write("a note\n\n")
+    dead = DeadLetters(path)
+    dead.add(GOOD, "second")
+    other = DeadLetters(path)  # another process, which knows nothing of the second reason
+    other.add(BROKEN, "not JSON")
+    other.sync()
+    dead.close()
+    lines = path.read_text().splitlines()
+    assert lines[1:3] == ["a note", ""]
+    assert [json.loads(lines[at])["reason"] for at in (0, 3, 4)] == ["of another corpus", "not JSON", "second"]
+
+
+def test_what_a_killed_run_left_twice_is_mended_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "l.jsonl"
+    for reason in ("first", "second"):
+        dead = DeadLetters(path)
+        dead.add(GOOD, reason)
+        dead.sync()  # killed before it is closed
+    assert reasons(path) == [("first", None), ("second", None)]
+    dead = DeadLetters(path)
+    dead.add(GOOD, "second")
+    dead.close()
+    assert reasons(path) == [("second", None)]
+
+
+def test_a_second_reason_of_the_same_run_does_not_replace_the_first(tmp_path: Path) -> None:
+    """A row of a table has no line: two equal rows are one letter, and the reason is that of the first."""
+    row = replace(GOOD, line=None)
+    for _ in range(2):
+        dead = DeadLetters(tmp_path / "l.jsonl")
+        dead.add(row, "refused", 400)
+        dead.add(row, "the id 'a' occurs twice")
+        dead.close()
+        assert reasons(tmp_path / "l.jsonl") == [("refused", 400)]
+
+
 def read(path: Path) -> tuple[list[Document], list[Rejected]]:
     rejected: list[Rejected] = []
     return list(mended(path, rejected.append)), rejected

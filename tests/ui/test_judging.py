@@ -339,6 +339,20 @@ def test_without_a_file_nothing_is_judged(client: Any, page_index: str) -> None:
     assert browser.get("/queries").status_code == 400
 
 
+@pytest.mark.cluster
+def test_an_address_with_the_id_of_no_query_says_so(page: TestClient, client: Any, page_index: str) -> None:
+    """It was searched for nothing, and showed columns without hits."""
+    for path in ("/", "/judge", "/snapshot"):
+        answer = page.get(path, params={"id": "<q9>", "who": "ann"})
+        assert answer.status_code == 400
+        assert "the address names the query &#39;&lt;q9&gt;&#39;, which the file of queries lacks" in answer.text
+    shown = page.get("/", params={"id": "q9", "q": "what causes a rainbow"}).text
+    assert 'data-document="rain"' in shown, "an address of another file of queries has the text, too"
+    browser = TestClient(application(Searcher(client, (page_index,))))
+    answer = browser.get("/", params={"id": "q1"})
+    assert answer.status_code == 400 and "the page was started without a file of queries" in answer.text
+
+
 @pytest.mark.parametrize("text", ["what is\u2028love", "a\x85b", "line\x0bfeed"])
 def test_a_query_with_a_line_end_of_its_own_is_one_grade(text: str, tmp_path: Path) -> None:
     grades = Grades(tmp_path / "grades.jsonl")

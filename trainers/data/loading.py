@@ -20,7 +20,8 @@ import numpy as np
 
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.judgements import BeirData, read_queries
-from opensearch_neural.corpus.reader import how_to_get, read_corpus
+from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.corpus.text_files import not_there
 from opensearch_neural.errors import InputError
 from trainers.data import formats
 from trainers.data.examples import TrainingData
@@ -93,7 +94,7 @@ def format_of(path: Path) -> str:
     if path.is_dir():
         return "beir"
     if not path.exists():
-        raise InputError(f"{path} does not exist", how_to_get(path, "check the path of the training data"))
+        raise not_there(path, "check the path of the training data")
     stem = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if stem.endswith(".json"):
         return "dpr"

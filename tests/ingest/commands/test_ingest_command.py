@@ -64,6 +64,21 @@ def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_n
     assert len(letters(tmp_path / f"{index_name}.dead-letters.jsonl")) == 1, "no letter is kept twice"
 
 
+def test_a_document_that_fails_for_another_reason_has_that_reason_in_its_letter(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(3), {"_id": "odd", "text": "rain", "year": "soon"}])
+    mapping, file = tmp_path / "mapping.json", tmp_path / f"{index_name}.dead-letters.jsonl"
+    retried = tmp_path / f"{index_name}.dead-letters.2.jsonl"
+    for kind in ("long", "date"):
+        mapping.write_text(json.dumps({"year": {"type": kind}}))
+        for read, written in ((corpus, file), (file, retried)):
+            client.indices.delete(index=index_name, params={"ignore_unavailable": "true"})
+            osn(*small(read, index_name, "--sparse", "none", "--mapping", str(mapping)))
+            (letter,) = letters(written)
+            assert f"of type [{kind}]" in letter["reason"]
+
+
 @pytest.mark.parametrize(
     ("record", "names_help"), [({"_id": "a", "text": ""}, False), ({"sku": "a", "body": "b"}, True)]
 )
@@ -149,6 +164,8 @@ def test_02_a_pipe_is_read_once_and_whole(osn: Osn, client: Any, index_name: str
     ("arguments", "message"),
     [
         (["--corpus", "missing.jsonl"], "missing.jsonl does not exist"),
+        (["s3://bucket/docs.jsonl"], "s3://bucket/docs.jsonl is an address, and only files are read"),
+        (["d.jsonl", "--mapping", "join.json"], "the field 'kind' is a join"),
         (["--corpus", "d.jsonl", "--sparse", "./no-model"], "no model directory at"),
         (["--corpus", "empty.jsonl"], "holds no document"),
         (["--corpus", "empty.jsonl", "--sparse", "lexical"], "no lexical model can be built"),
@@ -169,6 +186,7 @@ def test_what_cannot_work_is_said_without_a_traceback(
     write_jsonl(tmp_path / "d.jsonl", records(3))
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "folder").mkdir()
+    (tmp_path / "join.json").write_text('{"kind": {"type": "join", "relations": {"question": "answer"}}}')
     ran = osn("ingest", "--index", index_name, *arguments)
     assert ran.returncode == 1
     assert message in ran.stderr and "Traceback" not in ran.stderr
@@ -205,6 +223,25 @@ def test_an_empty_name_ends_in_a_message(
     assert "Traceback" not in ran.stderr and message in ran.stderr, ran.stderr
     assert ran.returncode == (1 if message else 0)
     assert client.count(index=index_name)["count"] == 3
+
+
+def test_the_longest_name_that_opensearch_takes_is_written_and_a_longer_one_is_refused(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(3), "broken"])
+    name = index_name + "é" * ((255 - len(index_name)) // 2)
+    name += "x" * (255 - len(name.encode()))
+    ran = osn(*small(corpus, name, "--json"))
+    assert ran.returncode == 3, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["index"] == name and len(letters(tmp_path / report["dead_letters"])) == 1
+    ran = osn(*small(tmp_path / report["dead_letters"], name))
+    assert "no document was accepted; the first of 1" in ran.stderr and ".dead-letters.2.jsonl" in ran.stderr, (
+        ran.stderr
+    )
+    ran = osn(*small(corpus, f"{name}x"))
+    assert ran.returncode == 1 and "has 256 bytes, and OpenSearch's names have at most 255" in ran.stderr, ran.stderr
+    assert sorted(tmp_path.glob("*.dead-letters*")) and len(list(client.indices.get(index=f"{index_name}*"))) == 1
 
 
 @pytest.mark.parametrize(

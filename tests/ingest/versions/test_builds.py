@@ -474,6 +474,25 @@ def test_a_rollback_to_an_alias_is_refused_with_a_message(client: Any, index_nam
         versions.rollback(client, index_name, to=old)
 
 
+def test_an_alias_goes_back_only_to_its_own_builds(client: Any, index_name: str, tmp_path: Path) -> None:
+    path, other, plain = corpus(tmp_path / "d.jsonl", 10), f"{index_name}-other", f"{index_name}-plain"
+    run_job(client, job(path, plain, sparse="none"), show_progress=False)
+    client.indices.put_alias(index=plain, name=index_name)
+    first, second = (
+        str(run_job(client, build(path, index_name, sparse="none"), show_progress=False).index) for _ in range(2)
+    )
+    foreign = str(run_job(client, build(path, other, sparse="none"), show_progress=False).index)
+    unused = f"{index_name}-unused"
+    run_job(client, job(path, unused, sparse="none"), show_progress=False)
+    for index, told in ((foreign, f"is a build of '{other}'"), (unused, "is no build")):
+        with pytest.raises(InputError, match=f"'{index}' {told}") as refused:
+            versions.rollback(client, index_name, to=index)
+        assert refused.value.remedy == f"name one of these: {first}"
+    assert versions.rollback(client, index_name, to=plain) == (plain, second), "the first build replaced it"
+    assert versions.rollback(client, index_name, to=first) == (first, plain)
+    assert versions.rollback(client, index_name) == (plain, first)
+
+
 def test_the_first_swap_leaves_an_alias_that_a_person_gave_the_build(
     client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
 ) -> None:

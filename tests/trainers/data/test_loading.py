@@ -297,6 +297,8 @@ def test_invalid_json_and_unknown_kinds_of_files_are_named(tmp_path: Path) -> No
         load_training(bad)
     with pytest.raises(InputError, match="does not exist"):
         load_training(tmp_path / "nothing.jsonl")
+    with pytest.raises(InputError, match=r"gs://bucket/pairs\.jsonl is an address"):
+        load_training("gs://bucket/pairs.jsonl")
     (tmp_path / "data.bin").write_bytes(b"x")
     with pytest.raises(InputError, match="does not say what kind"):
         load_training(tmp_path / "data.bin")

@@ -131,6 +131,7 @@ def from_clicks(
     judged = judgements(read, min_impressions, known)
     write(output, judged, test_share)
     _report(read, judged, output, min_impressions, estimated=known is None)
+    _warn_of_empty_part(judged, test_share)
     if corpus is not None:
         print(
             f"{write_pairs(output, judged, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
@@ -159,6 +160,18 @@ def _report(read: ClickLog, judged: Judgements, output: Path, min_impressions: i
         f"\n{documents:,} judgements of {len(judged.grades):,} queries in {output}; {judged.too_few:,} documents of a query "
         f"were shown fewer than {min_impressions} times, or only at places without a propensity, and have no judgement"
     )
+
+
+def _warn_of_empty_part(judged: Judgements, test_share: float) -> None:
+    """Warn if no query is in the test part, or none in the train part, though the share leaves both some."""
+    test = sum(is_test(query, test_share) for query in judged.grades)
+    empty = "test" if not test else "train" if test == len(judged.grades) else None
+    if empty is not None and 0 < test_share < 1:
+        click.echo(
+            f"warning: none of the {len(judged.grades):,} queries is in the {empty} part (qrels/{empty}.tsv): each query's "
+            "words decide its part; take a longer log, or another --test-share",
+            err=True,
+        )
 
 
 def _cells(place: Mapping[str, float | int | None]) -> list[str]:

@@ -19,6 +19,7 @@ from opensearch_neural.corpus.documents import Defect, fields_of
 from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.result_window import most_hits
 from trainers.data import formats
 
 COLUMNS = {
@@ -187,5 +188,6 @@ def _inside(record: Any, *fields: str) -> Any:
 def index_records(connect: Callable[[], Any], index: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     from opensearchpy.helpers import scan
 
-    for hit in scan(connect(), index=index, query={"query": {"match_all": {}}}, size=5000):
+    client = connect()
+    for hit in scan(client, index=index, query={"query": {"match_all": {}}}, size=most_hits(client, index, 5000)):
         yield f"{index}, {hit['_id']}", hit["_source"]

@@ -66,6 +66,17 @@ def test_a_log_becomes_judgements_and_pairs_that_the_trainers_read(log: Path, tm
     assert (again / "qrels" / "train.tsv").read_text() == "query-id\tcorpus-id\tscore\n"
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_part_without_a_query_is_warned_of_unless_it_was_asked_for(log: Path, tmp_path: Path, part: str) -> None:
+    share = next(share / 100 for share in range(1, 100) if is_test("rainbow", share / 100))
+    chosen = share if part == "train" else share - 0.01
+    result = run(log, "--output", tmp_path / "out", "--test-share", chosen)
+    assert f"warning: none of the 1 queries is in the {part} part (qrels/{part}.tsv)" in result.stderr
+    assert (tmp_path / "out" / "qrels" / f"{part}.tsv").read_text() == "query-id\tcorpus-id\tscore\n"
+    result = run(log, "--output", tmp_path / "out", "--test-share", {"train": 1, "test": 0}[part])
+    assert "none of the" not in result.stderr
+
+
 def ubi(folder: Path) -> tuple[Path, Path]:
     """The same searches as UBI has them: impressions logged for some searches, ids of hits for all."""
     queries, events = [], []
