@@ -288,11 +288,12 @@ def test_each_measure_comes_from_a_request_as_deep_as_it_looks(client: OpenSearc
         return queries.bm25(text, size=size)
 
     retriever = OpenSearchRetriever(client, toy.index, "bm25", body)
-    result = experiment.run_retriever(retriever, {"q1": "river"}, {"q1": {"z": 1}}, ["R@100", "RR@10"])
+    how: dict[str, Any] = {"queries": {"q1": "river"}, "qrels": {"q1": {"z": 1}}, "own_documents": ()}
+    result = experiment.run_retriever(retriever, **how, measures=["R@100", "RR@10"])
     assert sorted(sizes) == [10, 100]
     assert list(result.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
     with pytest.raises(InputError, match="'R@20000' is not a whole number from 1 to 10,000"):
-        experiment.run_retriever(retriever, {"q1": "river"}, {"q1": {"z": 1}}, ["R@20000"])
+        experiment.run_retriever(retriever, **how, measures=["R@20000"])
 
 
 def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:
