@@ -169,6 +169,7 @@ def train_stage(
         evaluate=None if dev is None else measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.full_weight_from,
+        baselines=() if dev is None else dev.baselines,
     )
 
 
