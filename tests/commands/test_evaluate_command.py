@@ -323,6 +323,30 @@ def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy,
     assert values(json.loads(result.stdout))["own", "MRR@10"] == 1.0, "a template alone, too"
 
 
+def test_parts_of_a_template_that_exclude_hits_are_told_with_the_measures(osn_eval: Osn, tmp_path: Path) -> None:
+    def asked(**more: Any) -> Result:
+        body = {"query": {"match": {"contents": "{{query}}"}}, **more}
+        (tmp_path / "own.json").write_text(json.dumps(body))
+        own = ["--template", f"own={tmp_path}/own.json", "--engines", "own", "--timed", "0", "--json"]
+        return osn_eval(*own, "--measures", "RR@10")
+
+    whole = asked()
+    assert "warning: the template" not in whole.stderr
+    for part, value, told in (
+        ("terminate_after", 1, "each shard stops after that many matches"),
+        ("min_score", 1000, "hits below this score are left out"),
+        ("timeout", "1m", "a query that takes longer ends the measurement"),
+    ):
+        result = asked(**{part: value})
+        assert result.exit_code == 0, result.output
+        assert f"warning: the template own has {part}: {told}" in result.stderr
+        lost = values(json.loads(result.stdout))["own", "MRR@10"] < values(json.loads(whole.stdout))["own", "MRR@10"]
+        assert lost is (part != "timeout"), part
+    assert "warning: the template" not in asked(terminate_after=0, timeout="-1", min_score=0).stderr
+    refused = asked(search_after=[1.0], sort=["_score"])
+    assert isinstance(refused.exception, InputError) and "has search_after" in refused.exception.message
+
+
 def test_beside_engines_a_template_is_still_judged_by_its_id_field(
     client: OpenSearch, toy: Toy, osn_eval: Osn, index_name: str, tmp_path: Path
 ) -> None:
