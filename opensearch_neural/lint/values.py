@@ -38,7 +38,7 @@ def number_or_nan(value: Any) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def as_int32(value: Any) -> int | None:

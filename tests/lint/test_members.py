@@ -100,7 +100,7 @@ def test_a_time_passes_just_as_the_node_takes_it(lint_node: LintNode) -> None:
 
 
 NUMBERS: list[Any] = [
-    -2, -1, 0, 1, 1.5, -0.5, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**70, 1e30, "a", "", " ", "1", " 1 ", "-1", "-2",
+    -2, -1, 0, 1, 1.5, -0.5, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 10**400, 1e30, "a", "", " ", "1", " 1 ", "-1", "-2",
     "1.5", ".5", "1.", "1e", "1e3", "+1", "++1", "1_0", "NaN", "Infinity", "-Infinity", "inf", "nan", "\u0663", "\u00a01",
     "1f", "1D", "1L", "0x1", str(2**31), "true", "false", "True",
 ]  # fmt: skip
@@ -119,10 +119,10 @@ def test_a_number_passes_just_as_the_node_takes_it(lint_node: LintNode, name: st
 @pytest.mark.cluster
 def test_a_word_passes_as_true_or_false_just_as_the_node_takes_it(lint_node: LintNode) -> None:
     for name in (name for name, kinds in MEMBERS.items() if kinds == "boolean or string"):
-        for value in ("true", "false", "", "True", "yes", "0", "1", " true"):
+        for value in ("false", "", "False", "yes", "0", "1", " true"):
             body = {"query": ALL, name: value}
             why = refusal(lint_node.client, lint_node.index, body)
-            assert bool(lint(body, lint_node.capabilities)) == bool(why) == (value not in ("true", "false", "")), body
+            assert bool(lint(body, lint_node.capabilities)) == bool(why) == (value not in ("false", "")), body
 
 
 test_what_is_said_to_bend_gives_other_hits = bending(
