@@ -79,7 +79,7 @@ def test_a_start_that_cannot_be_trained_is_refused_before_the_data_are_read(
         damaged = shutil.copytree(start, tmp_path / f"damaged-{start.name}-{start.parent.name}")
         for file in damaged.rglob("model.safetensors"):
             file.write_bytes(file.read_bytes()[:-100])
-        with pytest.raises(ModelError, match="does not load as a masked language model"):
+        with pytest.raises(ModelError, match="does not load as MaskedLM"):
             train_sparse(configuration(damaged, data, tmp_path / "out"))
     few = configuration(masked_lm, data, tmp_path / "out", student=replace(SMALL, frozen_layers=99))
     with pytest.raises(InputError, match="layers"):
