@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,8 @@ from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.measures import measure as measured
+from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
+from opensearch_neural.evaluation.measures import Measured, Qrels
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
@@ -68,22 +69,31 @@ class ClusterBM25:
 
     def run(self, queries: Mapping[str, str], k: int, settings: Bm25Settings) -> Run:
         """The `k` best documents of each query."""
+        return self.retriever(settings).retrieve(queries, k)
+
+    def retriever(self, settings: Bm25Settings) -> OpenSearchRetriever:
+        """BM25 with these settings, until the next call."""
         index = self.indexes[settings.analyzer]
         # A similarity is fixed while an index is open.
         self.client.indices.close(index=index)
         self.client.indices.put_settings(index=index, body={"index": {"similarity": settings.similarity}})
         self.client.indices.open(index=index)
         self.client.cluster.health(index=index, wait_for_status="yellow")
-        retriever = OpenSearchRetriever(self.client, index, "BM25", lambda text, size: bm25(text, size=size))
-        return retriever.retrieve(queries, k)
+        return OpenSearchRetriever(self.client, index, "BM25", lambda text, size: bm25(text, size=size))
+
+    def measure(
+        self, queries: Mapping[str, str], qrels: Qrels, settings: Bm25Settings, measures: Iterable[str]
+    ) -> Measured:
+        """A query that is a document itself is left out of its own hits, as in `osn eval`."""
+        own = own_documents(self.client, self.indexes[settings.analyzer], queries, qrels)
+        return run_retriever(self.retriever(settings), queries, qrels, measures, own_documents=own).measured
 
     def scores(self, train: TrainingData, measure: str = "nDCG@10") -> dict[Bm25Settings, float]:
         """The measure of every analyzer, k1 and b of GRID on judged questions."""
         scores = {}
         for analyzer, k1, b in itertools.product(self.indexes, *GRID):
             settings = Bm25Settings(analyzer, k1, b)
-            run = self.run(train.query_texts(), 10, settings)
-            scores[settings] = measured(run, train.qrels(), [measure]).mean[measure]
+            scores[settings] = self.measure(train.query_texts(), train.qrels(), settings, [measure]).mean[measure]
         return scores
 
 

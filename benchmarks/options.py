@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -19,9 +20,10 @@ class NumberList(click.ParamType):
 
     name = "N,N,…"
 
-    def __init__(self, kind: type, *, distinct: bool = False) -> None:
-        """distinct: a number twice is refused; such a result would be refused too, but only at its end."""
-        self.kind, self.distinct = kind, distinct
+    def __init__(self, kind: type, *, distinct: bool = False, least: float = -math.inf) -> None:
+        """distinct: a number twice is refused; such a result would be refused too, but only at its end. least: no number may
+        be smaller"""
+        self.kind, self.distinct, self.least = kind, distinct, least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
@@ -32,6 +34,8 @@ class NumberList(click.ParamType):
             self.fail(f"{value!r} is not a list of numbers like 5,10,20", param, ctx)
         if self.distinct and len(set(numbers)) < len(numbers):
             self.fail(f"{value!r} names a number twice", param, ctx)
+        if any(number < self.least for number in numbers):
+            self.fail(f"{value!r} has a number below {self.least:g}", param, ctx)
         return numbers
 
 

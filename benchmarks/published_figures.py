@@ -29,7 +29,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
-from opensearch_neural.evaluation.engine_comparison import run_retriever
+from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.measures import Measured, label
 from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Goal
@@ -80,8 +80,11 @@ def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, s
     with ingested(client, job) as index:
         opened = open_engines(client, index)
         retrievers = {engine: OpenSearchRetriever(client, index, engine, opened.body_of(engine)) for engine in engines}
+        own = own_documents(client, index, judged.queries, judged.qrels)
         return {
-            engines[engine]: run_retriever(retriever, judged.queries, judged.qrels, MEASURES).measured
+            engines[engine]: run_retriever(
+                retriever, judged.queries, judged.qrels, MEASURES, own_documents=own
+            ).measured
             for engine, retriever in retrievers.items()
         }
 

@@ -8,6 +8,9 @@
 
 The query side is read from the cluster when the service starts, and again when an alias leads to another build; there are no
 model files here. Encoding a query takes microseconds, so it may run in the event loop.
+
+If hits are missing, since shards failed or the time was over, the answer has the header X-Partial: shards_failed or
+timed_out.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Query
+from fastapi import FastAPI, HTTPException, Query, Response
 from opensearchpy import OpenSearch, OpenSearchException
 
 from opensearch_neural import OsnError, connect, connect_async
@@ -27,7 +30,7 @@ from opensearch_neural.cluster.errors import translate
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import TooManyClauses
 from opensearch_neural.index.record import existing_record_async
-from opensearch_neural.queries import best_passages, explained
+from opensearch_neural.queries import best_passages, explained, partial_answer
 from opensearch_neural.search.explanation import shares
 
 INDEX = os.environ.get("OSN_INDEX", "docs")
@@ -69,6 +72,7 @@ app = FastAPI(title=f"Search in {INDEX}", lifespan=lifespan)
 
 @app.get("/search")
 async def search(
+    response: Response,
     q: str = Query(min_length=1),
     size: int = Query(10, ge=1, le=100),
     engine: str = "bm25-sparse",
@@ -89,6 +93,9 @@ async def search(
                 400, "the query has more words than the cluster searches at once: shorten it"
             ) from error
         raise HTTPException(503, f"the search failed: {error}") from error
+    if lacking := partial_answer(answer):
+        log.warning("a partial answer: %s", "; ".join(lacking.values()))
+        response.headers["X-Partial"] = ", ".join(lacking)
     hits = answer["hits"]["hits"]
     if engines.meta.passages:  # a hit is the best passage of its document
         return [hit_of(id, hit) for id, hit in best_passages(body, hits)]

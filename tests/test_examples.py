@@ -24,6 +24,7 @@ from osn_command import osn_command
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
+from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import PassageMeta, read_record
 from trainers.data.clicks.from_clicks import from_clicks
 
@@ -134,6 +135,60 @@ def test_the_batch_writes_a_line_a_query(environment: dict[str, str], index: str
     lines = [json.loads(line) for line in run(*arguments, environment=environment, cwd=tmp_path).splitlines()]
     assert [line["_id"] for line in lines] == [query["_id"] for query in queries]
     assert [[hit["id"] for hit in line["hits"]] for line in lines] == [["trout"], ["heart"]] * 60
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (['{"_id": "a", "text": "fish"}', '{"_id": "b"}'], "queries.jsonl, line 2: expected a query with _id and text"),
+        (['{"_id": "a", "text": 3}'], "queries.jsonl, line 1"),
+        (['{"_id": "a", "text": "fish"'], "queries.jsonl, line 1: not JSON"),
+        (['["fish"]'], "queries.jsonl, line 1: expected a JSON object"),
+        ([], "queries.jsonl holds no query"),
+    ],
+)
+def test_the_batch_names_the_line_that_is_no_query(
+    environment: dict[str, str], index: str, tmp_path: Path, lines: list[str], said: str
+) -> None:
+    (tmp_path / "queries.jsonl").write_text("".join(line + "\n" for line in lines))
+    arguments = [sys.executable, EXAMPLES / "batch.py", "queries.jsonl", "--index", index]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=300)
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def test_the_batch_leaves_out_queries_without_text(environment: dict[str, str], index: str, tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "a", "text": " "}\n{"_id": "b", "text": "fish"}\n')
+    printed = run(EXAMPLES / "batch.py", "queries.jsonl", "--index", index, environment=environment, cwd=tmp_path)
+    assert [json.loads(line)["_id"] for line in printed.splitlines()] == ["b"]
+
+
+def test_service_and_batch_say_that_an_answer_lacks_a_shard(
+    client: OpenSearch,
+    service: Any,
+    environment: dict[str, str],
+    index: str,
+    index_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from fastapi.testclient import TestClient
+
+    with TestClient(service.app) as http:
+        assert "X-Partial" not in http.get("/search", params={"q": "a fish"}).headers
+    meta = read_record(client, index)
+    assert meta is not None
+    nodes = int(client.cluster.health()["number_of_data_nodes"])
+    body = index_body(replace(meta, forward_index=False), shards=nodes + 1, replicas=0)
+    body["settings"]["index"]["routing.allocation.total_shards_per_node"] = 1
+    client.indices.create(index=index_name, body=body, params={"wait_for_active_shards": 0})
+    client.cluster.health(index=index_name, params={"wait_for_no_initializing_shards": "true"})
+    monkeypatch.setattr(service, "INDEX", index_name)
+    with TestClient(service.app) as http:
+        answer = http.get("/search", params={"q": "a fish"})
+    assert (answer.status_code, answer.headers["X-Partial"]) == (200, "shards_failed")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "a fish"}\n')
+    printed = run(EXAMPLES / "batch.py", "queries.jsonl", "--index", index_name, environment=environment, cwd=tmp_path)
+    assert "no node answers for 1 of" in json.loads(printed)["shards_failed"]
 
 
 def test_in_an_index_of_passages_service_and_batch_name_documents(

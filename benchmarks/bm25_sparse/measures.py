@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -24,8 +24,8 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import run_retriever
-from opensearch_neural.evaluation.measures import Measured, measure
+from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
+from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.evaluation.significance import mean_interval
 from opensearch_neural.files import read_json_object
@@ -180,18 +180,19 @@ def kept_measures(
     with ExitStack() as stack:
 
         @cache
-        def opened() -> tuple[Engines, BeirData]:
+        def opened() -> tuple[Engines, BeirData, Collection[str]]:
             engines = stack.enter_context(
                 opened_index(client, experiment, model, name, with_dense=with_dense, bm25=bm25)
             )
-            return engines, judged or judged_queries(experiment.sets[name])
+            asked = judged or judged_queries(experiment.sets[name])
+            return engines, asked, own_documents(client, engines.index, asked.queries, asked.qrels)
 
         def measured(way: str) -> Measured:
-            engines, asked = opened()
+            engines, asked, own = opened()
             searched_by, settings = ways[way]
             body_of = engines.with_settings(**settings).body_of(searched_by)
             retriever = OpenSearchRetriever(client, engines.index, way, body_of)
-            return run_retriever(retriever, asked.queries, asked.qrels, measures).measured
+            return run_retriever(retriever, asked.queries, asked.qrels, measures, own_documents=own).measured
 
         return {way: kept_measured(place / f"{slug(way)}.json", partial(measured, way)) for way in ways}
 
@@ -317,7 +318,7 @@ def tuned_measured(
     def measure_set(folder: Path) -> Measured:
         judged, tuned = judged_queries(folder), settings[folder.name]
         with cluster_bm25(client, corpus_of(folder), [tuned.analyzer]) as rival:
-            return measure(rival.run(judged.queries, 100, tuned), judged.qrels, MEASURES)
+            return rival.measure(judged.queries, judged.qrels, tuned, MEASURES)
 
     files = {name: experiment.work / "measured" / f"{name}-{slug(TUNED)}.json" for name in experiment.sets}
     return {name: kept_measured(file, partial(measure_set, experiment.sets[name])) for name, file in files.items()}

@@ -110,7 +110,7 @@ class ModelOptions:
         type=str,
     )
     seeds: tuple[int, ...] = setting(
-        (42, 43, 44), "Training seeds.", shown="42,43,44", type=NumberList(int, distinct=True)
+        (42, 43, 44), "Training seeds.", shown="42,43,44", type=NumberList(int, distinct=True, least=0)
     )
     arms: tuple[str, ...] = setting(
         (),

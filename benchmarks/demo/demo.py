@@ -241,6 +241,7 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
     measures = ["nDCG@10", "R@100"]
     searches = len(questions) * len(experiment.sizes_of(measures))
     bodies = {name: engines.body_of(name) for name in names}
+    own = experiment.own_documents(client, engines.index, questions, data.qrels)
     with Progress("quality", total=len(names) * searches, unit="queries") as shown:
         outcomes = [
             experiment.run_retriever(
@@ -248,6 +249,7 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
                 questions,
                 data.qrels,
                 measures,
+                own_documents=own,
             )
             for name, body_of in bodies.items()
         ]

@@ -46,8 +46,8 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import measures, result_rows
-from opensearch_neural.evaluation.overlap import PAGE
+from opensearch_neural.evaluation import result_rows
+from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
@@ -270,10 +270,11 @@ def quality_rows(
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         rows = quality.nearness_rows(client, workload, judged.queries, set_)
-        runs = {
-            each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
-        }
-    ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in runs.items()}
+        own = own_documents(client, layout.index, judged.queries, judged.qrels)
+        asked_of = partial(
+            run_retriever, queries=judged.queries, qrels=judged.qrels, measures=(NDCG,), own_documents=own
+        )
+        ndcg = {each.name: asked_of(quality.retriever(client, workload, each)).measured for each in variants}
     rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes: dict[str, float] = kept(layout.bytes_file, dict)
     for arm in arms:

@@ -223,7 +223,7 @@ class Ablation:
         multiple=True,
     )
     seeds: tuple[int, ...] = setting(
-        (42, 43, 44), "Training seeds.", shown="42,43,44", type=NumberList(int, distinct=True)
+        (42, 43, 44), "Training seeds.", shown="42,43,44", type=NumberList(int, distinct=True, least=0)
     )
     steps: int = setting(
         240, 'Optimizer steps of each training of "flops" and "distillation".', type=click.IntRange(min=2)

@@ -38,7 +38,7 @@ from opensearch_neural.index.models import ModelKind
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from opensearch_neural.retrievers.template import absent_count, template_retriever
+from opensearch_neural.retrievers.template import absent_count, effects_on_measures, template_retriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -108,6 +108,9 @@ def evaluate(
     for option, value in (("--template-index", template_index), ("--id-field", id_field)):
         if value is not None and not templates:
             raise click.UsageError(f"{option} has no effect without --template")
+    for name, template in templates.items():
+        for part, effect in effects_on_measures(name, template).items():
+            warn(f"the template {name} has {part}: {effect}")
     chosen = chosen_engines(engines, templates)
     judged = evaluation.judged()
     segment_of = evaluation.segment_of(judged)

@@ -95,12 +95,13 @@ def run_retriever(
     qrels: Qrels,
     measures: Iterable[str],
     *,
-    own_documents: Collection[str] = (),
+    own_documents: Collection[str],
     most: int = MOST_HITS,
 ) -> EngineResult:
     """Search every query, and measure.
 
-    own_documents: queries that are documents of the index; each is removed from its own hits, and one more hit is requested.
+    own_documents: queries that are documents of the index (see the function `own_documents`); each is removed from its own
+    hits, and one more hit is requested.
     most: the most hits that the retriever can find; no more are requested.
     Raises ClusterError for an incomplete answer, and InputError as `measure` does.
     """

@@ -5,15 +5,15 @@ from __future__ import annotations
 from opensearch_neural.lint.clause_count import count
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
-from opensearch_neural.lint.values import as_number, number_or, sorts_by_score
+from opensearch_neural.lint.values import number_or, number_or_nan, sorts_by_score, whole
 
 MOST_CLAUSES = 1024
 
 
 def page(request: LintedRequest) -> None:
     for name in ("from", "size"):
-        number = as_number(request.body.get(name, 0))
-        if number is None or number < 0:
+        number = number_or_nan(request.body.get(name, 0))
+        if number is None or whole(number) < 0:
             request.report(
                 "page", "rejected", (name,), f"{request.body[name]!r} is not a number of 0 or more", f"give {name} ≥ 0"
             )

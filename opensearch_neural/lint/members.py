@@ -7,7 +7,7 @@ from typing import Any
 
 from opensearch_neural.lint.findings import Outcome
 from opensearch_neural.lint.request import Body, LintedRequest
-from opensearch_neural.lint.values import as_object, is_time
+from opensearch_neural.lint.values import as_int32, as_object, is_time, number_or_nan
 
 _MEMBERS_BY_KINDS = {
     "object": "aggregations aggs collapse derived ext highlight pit post_filter query script_fields slice suggest",
@@ -97,14 +97,33 @@ def members(request: LintedRequest, body: Body) -> None:
         elif kind and kind not in MEMBERS[name].split(" or ") and name not in CHECKED_ELSEWHERE:
             article = "an" if MEMBERS[name].startswith("object") else "a"
             request.report("member", outcome, path, f"{name} takes no {kind}", f"write {article} {MEMBERS[name]}")
-        elif name == "timeout" and kind and not is_time(value):
-            request.report("member", outcome, path, f"timeout is no time: {value!r}", TIMES)
+        elif kind and (wanted := unread(name, value)) is not None:
+            request.report("member", outcome, path, f"{name} is {wanted[0]}: {value!r}", wanted[1])
+        elif name == "terminate_after" and kind and (as_int32(value) or 0) < 0:
+            request.report("member", "bends", path, "a negative terminate_after finds nothing", "leave it out")
         elif name == "pit" and "keep_alive" in as_object(value):
             keep_alive = value["keep_alive"]
             if not (isinstance(keep_alive, str) and is_time(keep_alive)):
                 request.report(
                     "member", outcome, ("pit", "keep_alive"), f"keep_alive is no time: {keep_alive!r}", TIMES
                 )
+
+
+def unread(name: str, value: Any) -> tuple[str, str] | None:
+    """(what a value is not, what to write), if OpenSearch cannot read it although the member takes values of its kind."""
+    if name == "timeout" and not is_time(value):
+        return "no time", TIMES
+    if name == "min_score" and number_or_nan(value) is None:
+        return "no number", "write a number"
+    if name == "terminate_after" and as_int32(value) is None:
+        return "no whole number of 32 bits", "write a whole number"
+    if name == "track_total_hits" and not isinstance(value, bool) and value not in ("true", "false"):
+        count = as_int32(value)
+        if count is None or count < -1:
+            return "no count", "write true, false, or a whole number to count to"
+    if MEMBERS[name] == "boolean or string" and value not in (True, False, "true", "false", ""):
+        return "neither true nor false", "write true or false"
+    return None
 
 
 def kind_of(value: Any) -> str | None:

@@ -17,15 +17,37 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
+# Java's Double trims control characters. It also reads hexadecimal fractions, which nobody writes here.
+_BLANK = r"[\0-\x20]*"
+_NUMBER = re.compile(rf"{_BLANK}([+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?))[fFdD]?{_BLANK}", re.ASCII)
+
+
 def as_number(value: Any) -> float | None:
     """A number as OpenSearch reads it, also from a string; None for NaN and for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+    number = number_or_nan(value)
+    return None if number is None or math.isnan(number) else number
+
+
+def number_or_nan(value: Any) -> float | None:
+    """A number as OpenSearch reads it, also from a string, where "NaN" is one too; None for anything else."""
+    if isinstance(value, str):
+        match = _NUMBER.fullmatch(value)
+        return None if match is None else float(match[1])
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return None if math.isnan(number) else number
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def as_int32(value: Any) -> int | None:
+    """A whole number as OpenSearch reads it: without its fraction, and "NaN" as 0. None for anything else, also beyond 32
+    bits."""
+    number = number_or_nan(value)
+    if number is None or not -(2**31) - 1 < number < 2**31:
+        return 0 if number is not None and math.isnan(number) else None
+    return math.trunc(number)
 
 
 def number_or(value: Any, default: float) -> float:
@@ -52,7 +74,6 @@ def float32(value: Any) -> float | None:
 
 # A space after minutes, and M, which would be months, are refused; other units may be in capitals. Java's Long reads the
 # digits of all scripts, as \d does, and trims control characters.
-_BLANK = r"[\0-\x20]*"
 _TIME = re.compile(
     rf"{_BLANK}(?:(?P<number>[+-]?\d+){_BLANK}(?:(?ai:nanos|micros|ms|s|h|d){_BLANK}|m)|-0*1{_BLANK}|0+{_BLANK})"
 )

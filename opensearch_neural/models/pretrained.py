@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.tokenizer import refuse_more_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +94,21 @@ def refuse_without_words(tokenizer: PreTrainedTokenizerBase, folder: Path) -> No
         raise ModelError(
             f"{folder}: the tokenizer knows no words", "give a folder that has the model's tokenizer.json, too"
         )
+
+
+def check_tokenizers(model: torch.nn.Module, folder: Path) -> None:
+    """Raises ModelError if a tokenizer of a sentence-transformers model knows no words, or more tokens than its network."""
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+    for module in model.modules():
+        tokenizer = getattr(module, "tokenizer", None)
+        if isinstance(tokenizer, PreTrainedTokenizerBase):
+            refuse_without_words(tokenizer, folder)
+            network = getattr(module, "auto_model", None)
+            refuse_more_tokens(len(tokenizer), getattr(getattr(network, "config", None), "vocab_size", None), folder)
+        elif isinstance(tokenizer, Tokenizer):  # of a table of tokens' vectors
+            refuse_more_tokens(len(vocabulary_of(tokenizer)), getattr(module, "num_embeddings", None), folder)
 
 
 def most_tokens(model: torch.nn.Module) -> int | None:

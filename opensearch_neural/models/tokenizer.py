@@ -101,3 +101,13 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
     for token, id_ in ids.items():
         vocabulary[id_] = token
     return vocabulary
+
+
+def refuse_more_tokens(tokens: int, known: int | None, folder: Path) -> None:
+    """Raises ModelError if a tokenizer has more `tokens` than the model in `folder` knows: it has no vectors for the others.
+    known: None if the model does not say"""
+    if known is not None and known < tokens:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokens} tokens, and the model has vectors for {known} of them",
+            "resize the model's embeddings, or give the tokenizer that it was trained with",
+        )

@@ -24,6 +24,12 @@ WITHOUT_EFFECT_ON_RANKS = frozenset(
     {"aggs", "aggregations", "suggest", "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields"}
 )
 """Parts of a body that are left out if only ids and scores are needed, and no search pipeline may read them."""
+EFFECTS_ON_MEASURES = {
+    "terminate_after": "each shard stops after that many matches, and a relevant document that comes later is not found",
+    "min_score": "hits below this score are left out, and a relevant document among them is not found",
+    "timeout": "a query that takes longer ends the measurement",
+}
+"""{part of a body that excludes hits: what it does to the measures}"""
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 
 
@@ -57,6 +63,24 @@ def template_retriever(
     return OpenSearchRetriever(
         client, index, name, body, progress=progress, hits_of=hits_of, ids_only=not whole, unanswered=unanswered
     )
+
+
+def effects_on_measures(name: str, template: BodyTemplate) -> dict[str, str]:
+    """{part of the template: what it does to the measures}, for parts that exclude hits.
+
+    Raises InputError for `search_after`, which begins every query's hits at the same place.
+    """
+    if "search_after" in template.content:
+        raise InputError(
+            f"the template {name} has search_after, which leaves out the first hits: they cannot be measured",
+            "leave search_after out",
+        )
+    unlimited: dict[str, tuple[Any, ...]] = {"timeout": (None, -1, "-1")}
+    return {
+        part: effect
+        for part, effect in EFFECTS_ON_MEASURES.items()
+        if template.content.get(part) not in unlimited.get(part, (None, 0))
+    }
 
 
 def may_have_pipeline(client: OpenSearch, index: str) -> bool:

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.options import part_option, setting, setting_options
+from benchmarks.options import NumberList, part_option, setting, setting_options
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Sizes:
     model: str = setting("mine", "The model.")
     pooling: str = setting("mean", "Pooling.", type=click.Choice(["mean", "cls"]))
     cosine: bool = setting(True, "How to compare.", option="--cosine/--inner-products")
+    seeds: tuple[int, ...] = setting((42,), "Seeds.", type=NumberList(int, distinct=True, least=0))
     writer: str = ""
 
 
@@ -52,7 +53,11 @@ def test_each_setting_is_an_option_and_other_fields_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "refused", ["--steps=0", "--spans=-1", "--documents=0", "--rate=0", "--pooling=max", "--part=three"]
+    "refused",
+    [
+        *("--steps=0", "--spans=-1", "--documents=0", "--rate=0", "--pooling=max", "--part=three"),
+        *("--seeds=1,-1", "--seeds=1,1", "--seeds=one"),
+    ],
 )
 def test_what_does_not_fit_is_refused(refused: str) -> None:
     assert CliRunner().invoke(command, [refused]).exit_code == 2

@@ -288,11 +288,12 @@ def test_each_measure_comes_from_a_request_as_deep_as_it_looks(client: OpenSearc
         return queries.bm25(text, size=size)
 
     retriever = OpenSearchRetriever(client, toy.index, "bm25", body)
-    result = experiment.run_retriever(retriever, {"q1": "river"}, {"q1": {"z": 1}}, ["R@100", "RR@10"])
+    how: dict[str, Any] = {"queries": {"q1": "river"}, "qrels": {"q1": {"z": 1}}, "own_documents": ()}
+    result = experiment.run_retriever(retriever, **how, measures=["R@100", "RR@10"])
     assert sorted(sizes) == [10, 100]
     assert list(result.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
     with pytest.raises(InputError, match="'R@20000' is not a whole number from 1 to 10,000"):
-        experiment.run_retriever(retriever, {"q1": "river"}, {"q1": {"z": 1}}, ["R@20000"])
+        experiment.run_retriever(retriever, **how, measures=["R@20000"])
 
 
 def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:
@@ -320,6 +321,30 @@ def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy,
     alone = ["--template", f"own={own}", "--engines", "own", "--data", str(data), "--timed", "0", "--json"]
     result = osn_eval(*alone, "--measures", "RR@10", catch_exceptions=False)
     assert values(json.loads(result.stdout))["own", "MRR@10"] == 1.0, "a template alone, too"
+
+
+def test_parts_of_a_template_that_exclude_hits_are_told_with_the_measures(osn_eval: Osn, tmp_path: Path) -> None:
+    def asked(**more: Any) -> Result:
+        body = {"query": {"match": {"contents": "{{query}}"}}, **more}
+        (tmp_path / "own.json").write_text(json.dumps(body))
+        own = ["--template", f"own={tmp_path}/own.json", "--engines", "own", "--timed", "0", "--json"]
+        return osn_eval(*own, "--measures", "RR@10")
+
+    whole = asked()
+    assert "warning: the template" not in whole.stderr
+    for part, value, told in (
+        ("terminate_after", 1, "each shard stops after that many matches"),
+        ("min_score", 1000, "hits below this score are left out"),
+        ("timeout", "1m", "a query that takes longer ends the measurement"),
+    ):
+        result = asked(**{part: value})
+        assert result.exit_code == 0, result.output
+        assert f"warning: the template own has {part}: {told}" in result.stderr
+        measured, of_all = (values(json.loads(each.stdout))["own", "MRR@10"] for each in (result, whole))
+        assert (measured != of_all) is (part != "timeout"), part
+    assert "warning: the template" not in asked(terminate_after=0, timeout="-1", min_score=0).stderr
+    refused = asked(search_after=[1.0], sort=["_score"])
+    assert isinstance(refused.exception, InputError) and "has search_after" in refused.exception.message
 
 
 def test_beside_engines_a_template_is_still_judged_by_its_id_field(

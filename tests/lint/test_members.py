@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from lint_cases import ALL, Case, LintNode, refusal, rejected
+from lint_cases import ALL, Case, LintNode, bending, refusal, rejected
 from opensearchpy.exceptions import TransportError
 
 from opensearch_neural.cluster.capabilities import Capabilities
@@ -27,6 +27,10 @@ REJECTED = [
     Case("member", {"query": ALL, "aggs": []}),
     Case("member", {"query": ALL, "explain": 1}),
     Case("member", {"query": ALL, "timeout": 10}),
+    Case("member", {"query": ALL, "min_score": "a"}),
+    Case("member", {"query": ALL, "track_total_hits": -2}),
+    Case("member", {"query": ALL, "terminate_after": 2**31}),
+    Case("member", {"query": ALL, "explain": "yes"}),
     Case("member", {"query": ALL, "timeout": "10"}),
     Case("member", {"pit": {"id": "unknown", "keep_alive": 10}}),
 ]
@@ -93,6 +97,47 @@ def test_a_time_passes_just_as_the_node_takes_it(lint_node: LintNode) -> None:
     for value in [*TIMES, *NO_TIMES, 0, -1, 10, True, None]:
         why, passes = told({"pit": {"id": "unknown", "keep_alive": value}})
         assert passes == (why == unknown) == (value in TIMES), (value, why)
+
+
+NUMBERS: list[Any] = [
+    -2, -1, 0, 1, 1.5, -0.5, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 10**400, 1e30, "a", "", " ", "1", " 1 ", "-1", "-2",
+    "1.5", ".5", "1.", "1e", "1e3", "+1", "++1", "1_0", "NaN", "Infinity", "-Infinity", "inf", "nan", "\u0663", "\u00a01",
+    "1f", "1D", "1L", "0x1", str(2**31), "true", "false", "True",
+]  # fmt: skip
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", ["from", "size", "min_score", "terminate_after", "track_total_hits"])
+def test_a_number_passes_just_as_the_node_takes_it(lint_node: LintNode, name: str) -> None:
+    for value in NUMBERS:
+        body = {"query": ALL, name: value}
+        why = refusal(lint_node.client, lint_node.index, body)
+        found = lint(body, lint_node.capabilities)
+        assert any(finding.outcome == "rejected" for finding in found) == bool(why), (value, why, found)
+
+
+@pytest.mark.cluster
+def test_a_word_passes_as_true_or_false_just_as_the_node_takes_it(lint_node: LintNode) -> None:
+    for name in (name for name, kinds in MEMBERS.items() if kinds == "boolean or string"):
+        for value in ("false", "", "False", "yes", "0", "1", " true"):
+            body = {"query": ALL, name: value}
+            why = refusal(lint_node.client, lint_node.index, body)
+            assert bool(lint(body, lint_node.capabilities)) == bool(why) == (value not in ("false", "")), body
+
+
+test_what_is_said_to_bend_gives_other_hits = bending(
+    [Case("member", {"query": ALL, "terminate_after": below}, {"query": ALL}) for below in (-1, "-2")]
+)
+
+
+def test_a_value_that_cannot_be_read_is_told_what_to_write() -> None:
+    body = {"query": ALL, "min_score": "a", "track_total_hits": -2, "terminate_after": 2**31, "explain": "yes"}
+    assert [(finding.path, finding.message, finding.remedy) for finding in lint(body)] == [
+        ("min_score", "min_score is no number: 'a'", "write a number"),
+        ("track_total_hits", "track_total_hits is no count: -2", "write true, false, or a whole number to count to"),
+        ("terminate_after", "terminate_after is no whole number of 32 bits: 2147483648", "write a whole number"),
+        ("explain", "explain is neither true nor false: 'yes'", "write true or false"),
+    ]
 
 
 def test_a_time_is_told_how_it_is_written() -> None:

@@ -53,13 +53,16 @@ def test_weights_that_are_cut_off_are_refused_in_one_line(model: Path, load: Cal
     assert "\n" not in caught.value.message and "each whole" in str(caught.value)
 
 
-def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_before_such_a_token_comes(model: Path) -> None:
+@pytest.mark.parametrize("load", [towers, load_dense, splade, lambda folder: cross_encoder(folder, "cpu", 8, 8)])
+def test_a_tokenizer_of_more_tokens_than_the_model_has_is_refused_before_such_a_token_comes(
+    model: Path, load: Callable[[Path], Any]
+) -> None:
     tokenizer = load_tokenizer(model)
     tokenizer.add_tokens(["unheard"])
     tokenizer.save_pretrained(model)
     said = r"tiny: the tokenizer has \d+ tokens, and the model has vectors for \d+ of them\n  resize the model's embeddings"
     with pytest.raises(ModelError) as caught:
-        towers(model)
+        load(model)
     assert re.search(said, str(caught.value))
 
 

@@ -16,8 +16,8 @@ import json
 import math
 import textwrap
 import types
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -54,15 +54,17 @@ def load_config(
     Raises InputError with the file, line and field of a value that does not fit.
     """
     node, place = None, "the configuration"
-    if path is not None:
-        node, place = _compose(path), str(path)
-    elif defaults is not None:
-        node = yaml.compose(to_yaml(defaults), Loader=yaml.SafeLoader)
-    tree = _Tree({}, place) if node is None else _Tree.of_node(node, place, lines=path is not None)
+    with _not_endless(str(path)):
+        if path is not None:
+            node, place = _compose(path), str(path)
+        elif defaults is not None:
+            node = yaml.compose(to_yaml(defaults), Loader=yaml.SafeLoader)
+        tree = _Tree({}, place) if node is None else _Tree.of_node(node, place, lines=path is not None)
     if not isinstance(tree.value, dict):
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
-        _override(tree, override)
+        with _not_endless(f"--set {override[:40]}"):
+            _override(tree, override)
     for name, text in (texts or {}).items():
         _put(tree, name, _Tree(text, f"--set {name}"))
     if fill:
@@ -317,6 +319,15 @@ def _compose(path: Path) -> yaml.Node | None:
         raise InputError(f"{path}{line}: not valid YAML ({error.problem})") from None
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not valid YAML ({error})") from None
+
+
+@contextmanager
+def _not_endless(place: str) -> Iterator[None]:
+    """Raises InputError for YAML that Python cannot follow to its end."""
+    try:
+        yield
+    except RecursionError:
+        raise InputError(f"{place}: a value is nested too deeply, or holds itself") from None
 
 
 def _override(tree: _Tree, override: str) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ def train(
     start_field: str | None = None,
     evaluate: Evaluate | None = None,
     best_from: float = 0.0,
+    baselines: Container[str] = (),
 ) -> Trained:
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
@@ -63,7 +64,8 @@ def train(
     start_field: the field of `config` that names the model that training starts from; its files, covered by `data_hash` or
     `made_from`, may lie elsewhere when a run is continued. evaluate: returns dev measures of `model` in its present state,
     higher is better; called in the main process, in evaluation mode. best_from: states before this share of the steps are
-    measured, but not kept or counted for patience.
+    measured, but not kept or counted for patience. baselines: names of dev measures that training does not change; the lines
+    on stderr leave them out.
 
     Called again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
     once if training has ended. Raises InputError if `output` belongs to another configuration, other data or other contents
@@ -79,7 +81,16 @@ def train(
         return ended
     _refuse_without_effect(model, data, settings)
     with run.started(), _with_advice(settings, output, in_chunks=isinstance(model, CachedModel)):
-        trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
+        trainer = LoopTrainer(
+            model,
+            data,
+            collate,
+            settings=settings,
+            run=run,
+            evaluate=evaluate,
+            best_from=best_from,
+            baselines=baselines,
+        )
         resume_from = run.last_checkpoint()
         if resume_from is None:
             trainer.evaluate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class StepLines(TrainerCallback):
-    """Prints every line of the log on stderr, and a progress bar on a terminal."""
+    """Prints every line of the log on stderr, and a progress bar on a terminal.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    baselines: names of dev measures that training does not change; they are left out"""
+
+    def __init__(self, name: str, baselines: Container[str] = ()) -> None:
+        self.name, self.baselines = name, baselines
         self.bar = tqdm(disable=True)
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -44,7 +47,8 @@ class StepLines(TrainerCallback):
             self.bar.set_postfix(loss=f"{measured['loss']:.4g}")
         if state.max_steps and "steps_per_second" in measured:
             measured["minutes_left"] = (state.max_steps - state.global_step) / measured["steps_per_second"] / 60
-        shown = "  ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in measured.items())
+        named = {name.removeprefix("eval_"): value for name, value in measured.items()}
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in named.items() if name not in self.baselines)
         of = f"/{state.max_steps}" if state.max_steps else ""
         tqdm.write(f"{self.name}  step {state.global_step}{of}  {shown}", file=sys.stderr)
 

@@ -10,7 +10,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -55,6 +55,7 @@ class LoopTrainer(Trainer):
         run: RunFolder,
         evaluate: Evaluate | None,
         best_from: float = 0.0,
+        baselines: Container[str] = (),
     ) -> None:
         steps = total_steps(settings, batches_an_epoch(data, settings))
         # Building the arguments joins the process group, so the number of processes is known afterwards.
@@ -79,7 +80,7 @@ class LoopTrainer(Trainer):
             self.remove_callback(callback)
         self.add_callback(_IntervalsOfSettings())
         if self.is_world_process_zero():
-            self.add_callback(StepLines(run.output.name))
+            self.add_callback(StepLines(run.output.name, baselines))
             if (writer := tensorboard(run.logs)) is not None:
                 self.add_callback(writer)
         # Without a checkpoint the run begins anew, and a best state would be that of a failed one.

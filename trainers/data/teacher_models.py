@@ -12,7 +12,7 @@ import numpy as np
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import code_refused, loads_as, quiet_loading, refuse_without_words
+from opensearch_neural.models.pretrained import check_tokenizers, code_refused, loads_as, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from opensearch_neural.models.tokenizer import encodable
@@ -96,7 +96,7 @@ def _siamese_network(
             trust_remote_code=trust_remote_code,
             model_kwargs={"use_safetensors": True},
         ).eval()
-    refuse_without_words(model.tokenizer, folder)
+    check_tokenizers(model, folder)
     if max_length is not None:
         model.max_seq_length = min(max_length, model.max_seq_length or max_length)
     # The width is read from a vector: the model may report its hidden size instead.
@@ -153,7 +153,7 @@ def cross_encoder(
             max_length=max_length,
             model_kwargs={"use_safetensors": True},
         )
-    refuse_without_words(model.tokenizer, folder)
+    check_tokenizers(model, folder)
     model.eval()
 
     def predict(pairs: list[tuple[str, str]]) -> Scores:

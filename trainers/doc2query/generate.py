@@ -59,13 +59,7 @@ def generate_queries(
     if not 1 <= shard[0] <= shard[1]:
         raise InputError(f"there is no shard {shard[0]}/{shard[1]}", "expected i/n with i from 1 to n")
     model, sampling = generation.generator, generation.sampling()
-    folder = directory.locate(model)
-    if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
-        raise ModelError(
-            f"{folder} is a {content['kind']} model, which cannot write queries",
-            "train a generator with `osn train doc2query`",
-        )
-    info = directory.model_info(folder, name=model, kind=KIND)
+    info = directory.model_info(generator_folder(model), name=model, kind=KIND)
     computed = computed_in(generation.precision, device)
     made_by = {
         "model": {"name": info.name, "hash": info.hash},
@@ -78,9 +72,7 @@ def generate_queries(
 
     def work(number: int) -> Chunk:
         if not loaded:
-            read: Any
-            read, words = backbones.sequence_to_sequence(model)
-            backbones.check_lengths(read, read=sampling.passage_length, written=sampling.query_length)
+            read, words = load_generator(generation)
             place = device or ("cuda" if torch.cuda.is_available() else "cpu")
             copies = copying_of(documents, words, sampling.passage_length) if sampling.copying else None
             loaded.append((read.to(place, dtype=getattr(torch, computed)).eval(), words, copies))
@@ -101,6 +93,26 @@ def generate_queries(
     # Shards run in parallel; each is the work of one process.
     with locked(output.with_name(f"{output.name}.{shard[0]}-{shard[1]}"), done=output):
         return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard)
+
+
+def generator_folder(name_or_path: str | Path) -> Path:
+    """The folder of a generator. Raises ModelError for a model of `osn train` that is not one."""
+    folder = directory.locate(name_or_path)
+    if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
+        raise ModelError(
+            f"{folder} is a {content['kind']} model, which cannot write queries",
+            "train a generator with `osn train doc2query`",
+        )
+    return folder
+
+
+def load_generator(generation: GenerationSettings) -> tuple[Any, PreTrainedTokenizerBase]:
+    """(model, tokenizer) of the generator. Raises ModelError if it is none or does not load, InputError if it has fewer
+    positions than the settings ask for."""
+    sampling = generation.sampling()
+    model, tokenizer = backbones.sequence_to_sequence(generator_folder(generation.generator))
+    backbones.check_lengths(model, read=sampling.passage_length, written=sampling.query_length)
+    return model, tokenizer
 
 
 def filter_generated(

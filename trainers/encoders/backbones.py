@@ -43,7 +43,7 @@ from opensearch_neural.models.pretrained import (
 )
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
-from opensearch_neural.models.tokenizer import vocabulary_of
+from opensearch_neural.models.tokenizer import refuse_more_tokens, vocabulary_of
 from trainers.encoders.settings import NewBackbone, Pieces
 
 logger = logging.getLogger(__name__)
@@ -151,9 +151,8 @@ def masked_language_model(
         raise ModelError(f"{folder}: the weights lack {', '.join(sorted(body)[:3])}")
     output = model.get_output_embeddings()
     tokenizer = load_tokenizer(folder)
-    tokens = len(vocabulary_of(tokenizer.backend_tokenizer))
-    if output is not None and len(output.weight) < tokens:
-        raise ModelError(f"{folder}: the model has {len(output.weight)} outputs, its tokenizer {tokens} tokens")
+    if output is not None:
+        refuse_more_tokens(len(vocabulary_of(tokenizer.backend_tokenizer)), len(output.weight), folder)
     fresh = _lacks_head(model, missing, folder)
     if fresh:
         model.tie_weights()

@@ -26,6 +26,7 @@ from opensearch_neural.models.dense.pooling import Pooling, pooled, pooling_mode
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
 from opensearch_neural.models.pretrained import T5, load_any_tokenizer, load_model, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.tokenizer import refuse_more_tokens
 from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.encoders import backbones
 
@@ -172,13 +173,8 @@ def load_towers(
             encoders[role] = Encoder(backbone, pooling=pooling, normalize=normalize)
             tokenizers[role] = load_any_tokenizer(start.folders[role])
             # Models of characters have none, and those of several modalities have it elsewhere.
-            known, tokens = getattr(backbone.config, "vocab_size", None), len(tokenizers[role])
-            if known is not None and known < tokens:
-                raise ModelError(
-                    f"{start.folders[role]}: the tokenizer has {tokens} tokens, "
-                    f"and the model has vectors for {known} of them",
-                    "resize the model's embeddings, or give the tokenizer that it was trained with",
-                )
+            known = getattr(backbone.config, "vocab_size", None)
+            refuse_more_tokens(len(tokenizers[role]), known, start.folders[role])
         if pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
         backbones.check_length(encoders[role].backbone, f"encoder.{role}_length", settings.length(role))

@@ -40,6 +40,7 @@ from trainers.data.dev_sets import DevSet, corpus_measures, dev_measures, dev_se
 from trainers.data.sets import check_set_names, refuse_same_names, small
 from trainers.dense.train import rehearse as rehearse_dense
 from trainers.dense.train import train_dense
+from trainers.doc2query.generate import load_generator
 from trainers.encoders import backbones
 from trainers.query_as_context.context_models import CoCondenser, ContextModel, build, masked_lm_head
 from trainers.query_as_context.pairs import ContextPairs, usable_rows
@@ -118,13 +119,14 @@ def refuse_early(config: QueryAsContextConfig) -> None:
         if not path.exists():
             raise InputError(f"{path} does not exist")
     if config.uses_queries:
-        generators = {generation_for(config, corpus).model for corpus in config.corpora if corpus.queries is None}
-        for generator in generators:
-            assert generator is not None
-            if not backbones.is_sequence_to_sequence(generator):
+        generations = [generation_for(config, corpus) for corpus in config.corpora if corpus.queries is None]
+        for generation in {each.generator: each for each in generations}.values():
+            if not backbones.is_sequence_to_sequence(generation.generator):
                 raise ModelError(
-                    f"{generator} is not a sequence-to-sequence model", "train a generator with osn train doc2query"
+                    f"{generation.generator} is not a sequence-to-sequence model",
+                    "train a generator with osn train doc2query",
                 )
+            load_generator(generation)
     model = build(config)
     if model.tokenizer.mask_token_id is None:
         raise InputError(f"the tokenizer of {config.backbone} has no mask token")

@@ -24,7 +24,7 @@ from trainers.common.settings import ROLES, Role
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import LogActivation, SparseConfig, StudentSettings
-from trainers.sparse.student import SparseStudent
+from trainers.sparse.student import SparseStudent, frozen_modules
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +47,14 @@ def load_start(
         backbones.set_dropout(model, student.dropout)
     backbones.check_length(model, "student.document_length", student.document_length)
     return model, tokenizer, fresh
+
+
+def check_start(config: SparseConfig, *, trust_remote_code: bool = False) -> None:
+    """Load the start once before the data are read, and forget it. Raises what `build` would raise after minutes."""
+    model, _, _ = load_start(config.start, config.student, trust_remote_code=trust_remote_code)
+    backbones.check_length(model, "document_length", config.document_length)
+    frozen_modules(model, config.student.frozen_layers)
+    sparse_models.take_out_last_layer(model.eval(), locate(config.start))
 
 
 def with_settings_of_start(config: SparseConfig) -> SparseConfig:

@@ -130,7 +130,7 @@ class SparseStudent(CachedModel):
         self._silent = torch.from_numpy(np.flatnonzero(~real))
         self.silence()
         backbones.freeze_pooler(model)
-        for module in _frozen(model, settings.frozen_layers):
+        for module in frozen_modules(model, settings.frozen_layers):
             module.requires_grad_(False)
         if settings.frozen_layers:  # Most often its weights are those of the embeddings, but not in every model.
             self.head.weight.requires_grad_(False)
@@ -280,7 +280,7 @@ class SparseStudent(CachedModel):
             settings.pruning.save(folder)
 
 
-def _frozen(model: Any, layers: int) -> list[nn.Module]:
+def frozen_modules(model: Any, layers: int) -> list[nn.Module]:
     """The embeddings and the first `layers` layers of a model. Raises InputError if it has fewer."""
     if not layers:
         return []

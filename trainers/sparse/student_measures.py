@@ -48,6 +48,7 @@ class DevRetrieval:
         self.encoded: dict[int, csr_matrix] = {}
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}
+        """{name of a dev measure: its value without training}, from the first measurement on"""
         self.questions: dict[str, dict[str, dict[str, float]]] = {}
         """{set: {name: {question: nDCG@10}}} as last measured, of BM25 and of the sum"""
 

@@ -49,7 +49,7 @@ from trainers.data.teacher_scores import teachers_hash
 from trainers.sparse.batches import SparseCollate
 from trainers.sparse.settings import STUDENT, SparseConfig, Stage, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
-from trainers.sparse.start import build, start_table, warn_of_what_is_left, with_settings_of_start
+from trainers.sparse.start import build, check_start, start_table, warn_of_what_is_left, with_settings_of_start
 from trainers.sparse.student_measures import DevRetrieval
 from trainers.sparse.warm_up import warmed_up
 
@@ -68,6 +68,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
     refuse_early(config, trust_remote_code=trust_remote_code)
     config = with_settings_of_start(config.with_lengths())
     warn_of_what_is_left(config.start, config.student)
+    check_start(config, trust_remote_code=trust_remote_code)
     fine_tuning_sets = prepared_sets(config, documents=documents)
     start = warmed_up(config, fine_tuning_sets, trust_remote_code=trust_remote_code)
     train_one = partial(train_stage, trust_remote_code=trust_remote_code)
@@ -169,6 +170,7 @@ def train_stage(
         evaluate=None if dev is None else measures,
         # Until λ has its full weight, states score better on dev, but their vectors are several times as large.
         best_from=config.regularization.full_weight_from,
+        baselines=() if dev is None else dev.baselines,
     )
 
 

@@ -30,6 +30,7 @@ from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first
 from trainers.common.run_folder import DEV, Trained, check_output, differing
 from trainers.common.settings import TrainingSettings
+from trainers.doc2query.generate import load_generator
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import Batched, SequenceToSequence, Some, log_likelihood, share_written
 from trainers.tome.data import (
@@ -67,6 +68,11 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     backbone = {PASSAGE: config.backbone, URL: config.backbone if single else config.url_backbone or config.backbone}
     tokenizers = {stage: backbones.load_tokenizer(locate(name)) for stage, name in backbone.items()}
 
+    # A model that does not load is refused before the data are read, and before another stage is trained.
+    for name in {backbone[stage] for stage in (PASSAGE, URL) if config.stages in (stage, "both", "single")}:
+        backbones.sequence_to_sequence(name)
+    if config.generation.model is not None and config.stages != "url":
+        load_generator(config.generation)
     sets = [] if config.stages == "url" else read_sets(config, limit)
     documents = corpus_documents(config, sets, limit)
     # Stage 1's tokenizer cuts passages, because it has to write them; the last stage's tokenizer encodes URLs.

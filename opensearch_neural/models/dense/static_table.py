@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import Module
-from opensearch_neural.models.tokenizer import encodable, vocabulary_of
+from opensearch_neural.models.tokenizer import encodable, refuse_more_tokens, vocabulary_of
 
 MODULE = "StaticEmbedding"
 WEIGHTS, TENSOR = "model.safetensors", "embedding.weight"
@@ -60,9 +60,9 @@ class StaticTable:
             raise ModelError(f"{path / WEIGHTS} cannot be read: {error}", "use the torch backend") from None
         except Exception as error:  # `tokenizers` raises plain Exception
             raise ModelError(f"{path / 'tokenizer.json'}: not a tokenizer ({error})") from None
-        tokens = len(vocabulary_of(tokenizer))
-        if vectors.ndim != 2 or len(vectors) < tokens:
-            raise ModelError(f"{path}: {tokens} tokens, but vectors of shape {vectors.shape}; expected (tokens, D)")
+        if vectors.ndim != 2:
+            raise ModelError(f"{path}: vectors of shape {vectors.shape}; expected (tokens, D)")
+        refuse_more_tokens(len(vocabulary_of(tokenizer)), len(vectors), path)
         if max_length is not None:
             truncate(tokenizer, max_length)
         return cls(tokenizer, vectors, bool(more), directory.prompt(folder, route))

@@ -17,7 +17,7 @@ from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, 
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
 from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.pretrained import loads_as, quiet_loading, refuse_without_words
+from opensearch_neural.models.pretrained import check_tokenizers, loads_as, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.tokenizer import encodable
 
@@ -68,7 +68,6 @@ def _load_torch(
 ) -> TorchDenseEncoder:
     try:
         from sentence_transformers import SentenceTransformer
-        from transformers import PreTrainedTokenizerBase
     except ModuleNotFoundError:
         raise MissingExtra("encoding with a dense torch model", "encode") from None
     refuse_unsafe(folder)
@@ -87,9 +86,7 @@ def _load_torch(
             "name another model; only of a teacher does a dense model's code run: read it, then give "
             "osn data teach --trust-remote-code",
         ) from None
-    for module in model.modules():
-        if isinstance(tokenizer := getattr(module, "tokenizer", None), PreTrainedTokenizerBase):
-            refuse_without_words(tokenizer, folder)
+    check_tokenizers(model, folder)
     model.eval()
     if max_length is not None:
         _shorten(model, max_length)

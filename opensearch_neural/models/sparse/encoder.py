@@ -22,7 +22,13 @@ from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.sparse import head as sparse_head
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
-from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import (
+    encodable,
+    load_tokenizer,
+    refuse_more_tokens,
+    special_tokens,
+    vocabulary_of,
+)
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
@@ -84,10 +90,7 @@ def load_sparse(
     encoder = load_masked_lm(transformer.path, device, trust_remote_code=trust_remote_code)
     tokenizer = network_tokenizer(transformer.path, folder)
     vocabulary = vocabulary_of(tokenizer)
-    if len(encoder.weight) < len(vocabulary):
-        raise ModelError(
-            f"{transformer.path}: the model has {len(encoder.weight)} outputs, its tokenizer {len(vocabulary)} tokens"
-        )
+    refuse_more_tokens(len(vocabulary), len(encoder.weight), transformer.path)
     limit = directory.max_length(transformer.path, encoder.positions)
     tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
     special = special_tokens(tokenizer)

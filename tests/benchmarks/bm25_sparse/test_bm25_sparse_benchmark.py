@@ -149,6 +149,25 @@ def test_an_index_of_the_sum_can_have_a_tuned_bm25(
     assert not client.indices.exists_index_template(name="osn-*")
 
 
+def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(
+    client: OpenSearch, cluster_url: str, data: Path, start: Path, tmp_path: Path
+) -> None:
+    """As in `osn eval`, and in BEIR's ArguAna and Quora."""
+    document = json.loads((data / "one" / "corpus.jsonl").read_text().splitlines()[0])
+    (data / "one" / "queries.jsonl").write_text(json.dumps(document) + "\n")
+    judged = {"d0": {f"d{at}": 1.0 for at in range(1, 60)}}
+    lines = [f"{query}\t{id}\t1\n" for query, relevant in judged.items() for id in relevant]
+    (data / "one" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+    connection = ConnectionSettings(urls=(cluster_url,))
+    experiment = Experiment(
+        data=data, start=str(start), work=tmp_path, seeds=(1,), arms=(PUBLISHED,), connection=connection
+    )
+    ways: dict[str, tuple[str, dict[str, Any]]] = {BM25: (BM25, {})}
+    place = tmp_path / "measured"
+    own = measures.kept_measures(client, experiment, MeasuredEngine(PUBLISHED), "one", ways, place, measures=["RR@10"])
+    assert own[BM25].mean["RR@10"] == 1.0
+
+
 def test_a_model_of_one_corpus_is_trained_on_no_judgement(
     data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder, export_onnx
@@ -162,6 +163,15 @@ def test_a_projection_that_onnx_cannot_read_is_named(exported: Path, tmp_path: P
     weights.unlink()
     with pytest.raises(ModelError, match=r"_Dense/model\.safetensors cannot be read"):
         load_dense(tmp_path / "model", backend="onnx")
+
+
+def test_onnx_takes_no_tokenizer_of_more_tokens_than_the_model_has(exported: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported, tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(["unheard"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ModelError, match="and the model has vectors for"):
+        load_dense(folder, backend="onnx")
 
 
 def test_onnx_takes_as_many_threads_as_it_is_told(exported: Path) -> None:

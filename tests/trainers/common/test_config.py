@@ -174,6 +174,9 @@ def test_what_is_no_yaml_is_named_by_its_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not valid YAML") as failure:
         load_config(Config, path)
     assert str(failure.value).startswith(str(path))
+    for endless in ("output: &x [*x]", "output: {a: &x {b: *x}}", f"output: {'[' * 2000}{']' * 2000}"):
+        with pytest.raises(InputError, match=r"c\.yaml: a value is nested too deeply, or holds itself"):
+            load_config(Config, written(tmp_path, endless))
 
 
 @pytest.mark.parametrize(
@@ -183,6 +186,7 @@ def test_what_is_no_yaml_is_named_by_its_file(tmp_path: Path) -> None:
         ("training.steps=a", "--set training.steps: expected an integer"),
         ("steps", "expected FIELD=VALUE"),
         ("train=[", "not valid YAML"),
+        ("train=&x [*x]", "--set train=&x .*: a value is nested too deeply, or holds itself"),
     ],
 )
 def test_a_mistaken_override_is_named(tmp_path: Path, override: str, message: str) -> None:

@@ -153,7 +153,7 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) 
     tokens = len(tokenizer)
     tokenizer.add_tokens(["first", "second"])
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=f"the model has {tokens} outputs, its tokenizer {tokens + 2} tokens"):
+    with pytest.raises(ModelError, match=f"{tokens + 2} tokens, and the model has vectors for {tokens} of them"):
         masked_language_model(tmp_path)
 
 

@@ -55,6 +55,14 @@ def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path,
         replace(asking, corpora=[CorpusSettings(corpus, queries=tmp_path / "none.jsonl")]), "none.jsonl does not exist"
     )
     refused(replace(asking, generation=GenerationSettings(str(backbone))), "is not a sequence-to-sequence model")
+    tokenizer = backbones.train_tokenizer(WORDS * 3, "byte-level", 400)
+    generator = tmp_path / "generator"
+    backbones.save(
+        backbones.new_backbone(NewBackbone("t5", layers=1, hidden=32, heads=2), tokenizer), tokenizer, generator
+    )
+    weights = generator / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    refused(replace(asking, generation=GenerationSettings(str(generator))), "generator does not load as")
     refused(replace(fine, layers=9), "layers is 9")
     (tmp_path / "retriever").mkdir()
     (tmp_path / "retriever" / "thesis.txt").touch()

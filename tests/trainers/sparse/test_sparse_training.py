@@ -360,3 +360,6 @@ def test_the_command_says_what_it_reached(tmp_path: Path, backbone: Path, beir: 
         "FLOPS",
     ):
         assert name in result.stdout
+    lines = [line for line in result.stderr.splitlines() if " step " in line and "BM25 + sparse nDCG@10" in line]
+    repeated = [line for line in lines if "  BM25 nDCG@10" in line or "presence × idf" in line]
+    assert len(lines) > 1 and not repeated, "the baselines, which training does not change, stand in one line"

@@ -70,6 +70,25 @@ def test_a_sparse_model_that_is_continued_weighs_as_before(trained: Path, beir: 
     assert_weighs_alike(student.vectors(TEXTS), weights(load_sparse(trained).encode_documents(TEXTS)))
 
 
+def test_a_start_that_cannot_be_trained_is_refused_before_the_data_are_read(
+    trained: Path, masked_lm: Path, beir: Path, tmp_path: Path
+) -> None:
+    data = shutil.copytree(beir, tmp_path / "data")
+    (data / "corpus.jsonl").write_text("this line would be refused\n")
+    for start in (trained, masked_lm):
+        damaged = shutil.copytree(start, tmp_path / f"damaged-{start.name}-{start.parent.name}")
+        for file in damaged.rglob("model.safetensors"):
+            file.write_bytes(file.read_bytes()[:-100])
+        with pytest.raises(ModelError, match="does not load as MaskedLM"):
+            train_sparse(configuration(damaged, data, tmp_path / "out"))
+    few = configuration(masked_lm, data, tmp_path / "out", student=replace(SMALL, frozen_layers=99))
+    with pytest.raises(InputError, match="layers"):
+        train_sparse(few)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match="holds no document with text"):
+        train_sparse(configuration(masked_lm, data, tmp_path / "out"))
+
+
 def test_an_activation_that_is_asked_for_is_used_with_one_warning(
     trained: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

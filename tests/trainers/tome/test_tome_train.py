@@ -25,6 +25,7 @@ from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa:
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.settings import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
+from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.settings import NewBackbone  # noqa: E402
 from trainers.tome.train import train_tome  # noqa: E402
@@ -90,6 +91,23 @@ def test_a_stage_is_not_measured_on_two_contents_of_its_held_back_queries(zoo: P
             train_tome(config)
         told.add("of the dev set held-back queries" in refused.value.message)
     assert told == {True, False}
+
+
+@pytest.mark.parametrize("model", ["backbone", "url_backbone", "generator"])
+def test_a_model_that_does_not_load_is_refused_before_the_data_are_read(
+    zoo: Path, t5: Path, tmp_path: Path, model: str
+) -> None:
+    data = shutil.copytree(zoo, tmp_path / "data")
+    (data / "corpus.jsonl").write_text("this line would be refused\n")
+    damaged = shutil.copytree(t5, tmp_path / "damaged")
+    (damaged / "model.safetensors").write_bytes((t5 / "model.safetensors").read_bytes()[:-100])
+    changed: dict[str, object] = (
+        {"generation": GenerationSettings(str(damaged))} if model == "generator" else {model: str(damaged)}
+    )
+    with pytest.raises(ModelError, match="damaged does not load as"):
+        train_tome(config_for(tmp_path / "tome", data, t5, **changed))
+    with pytest.raises(InputError, match="holds no document with text"):
+        train_tome(config_for(tmp_path / "tome", data, t5))
 
 
 def test_another_configuration_is_refused(zoo: Path, t5: Path, tmp_path: Path) -> None:
