@@ -6,18 +6,16 @@ A new index gets only the named models.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
-from ingest.counted_idf import ChosenSparse, CorpusTable, while_writing, with_corpus_table
+from ingest.counted_idf import ChosenSparse, CorpusTable, last_rejected, while_writing, with_corpus_table
 from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from ingest.vectorizers import Encoders
-from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.models import IndexModels, ModelKind
@@ -222,18 +220,12 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 
     Raises InputError if no record has a token.
     """
-    from opensearch_neural.models.sparse.lexical import LexicalEncoder, NoTokens, build_lexical
+    from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
 
     log.info("reading the corpus once for the lexical model's term statistics")
-    rejected: deque[Rejected] = deque(maxlen=1)
-    try:
-        built = build_lexical((document.contents for document in records(rejected.append)), tokenizer=tokenizer)
-    except InputError as error:
-        last = f"; the last rejected one: {rejected[0]}" if rejected else ""
-        remedy = error.remedy
-        if isinstance(error, NoTokens) and error.documents:
-            remedy = f"{remedy}, or --sparse none: only BM25 finds such documents"
-        raise InputError(f"no lexical model can be built from {corpus_name}: {error.message}{last}", remedy) from None
+    only_bm25 = ", or --sparse none: only BM25 finds such documents"
+    with last_rejected(f"no lexical model can be built from {corpus_name}", only_bm25) as on_reject:
+        built = build_lexical((document.contents for document in records(on_reject)), tokenizer=tokenizer)
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)
     return replace(LexicalEncoder.load(folder), name=LEXICAL), built.documents

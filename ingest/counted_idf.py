@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.corpus import Records, as_passages, ignore
+from ingest.corpus import Records, as_passages
 from ingest.model_request import ModelRequest
 from ingest.settings import Models
 from opensearch_neural.errors import InputError, ModelError
@@ -156,8 +157,8 @@ def while_writing(splade: Path, request: ModelRequest, passages: PassageMeta | N
     if request.meta is not None and sparse_meta is not None and sparse_meta.hash != hash:
         raise _another_model(request.index, sparse_meta, splade, hash, another_index(request.meta))
     tokenizer = tokenizer_of(splade, trust_remote_code=models.trust_remote_code)
-    with _naming(request.corpus):
-        documents = as_passages(request.records, tokenizer, passages)(ignore)
+    with last_rejected(f"no IDF table can be made from {request.corpus}") as on_reject:
+        documents = as_passages(request.records, tokenizer, passages)(on_reject)
         check_tokens((document.contents for document in documents), tokenizer)
     log.info("the IDF table of the corpus is counted while it is written")
     # Load it in the layout with a table, so that vectors do not depend on when the table is counted.
@@ -187,8 +188,8 @@ def with_corpus_table(splade: Path, request: ModelRequest, passages: PassageMeta
             return ChosenSparse(_loaded(folder, models, name))
     tokenizer = tokenizer_of(splade, trust_remote_code=models.trust_remote_code)
     log.info("reading the corpus once for its IDF table")
-    with _naming(request.corpus):
-        counted = as_passages(request.records, tokenizer, passages)(ignore)
+    with last_rejected(f"no IDF table can be made from {request.corpus}") as on_reject:
+        counted = as_passages(request.records, tokenizer, passages)(on_reject)
         frequencies = count_documents((document.contents for document in counted), tokenizer)
     table = idf_table(frequencies, tokenizer)
     folder = _saved(splade, directory.hash_files(splade), table, models.trust_remote_code)
@@ -257,12 +258,26 @@ def _another_model(index: str, sparse_meta: SparseMeta, splade: Path, hash: str,
 
 
 @contextmanager
-def _naming(corpus_name: str) -> Iterator[None]:
-    """Make an InputError inside name the corpus."""
+def last_rejected(failure: str, otherwise: str = "") -> Iterator[Callable[[Rejected], None]]:
+    """Yield what takes rejected records, and make an InputError inside say why the last one was rejected.
+
+    failure: what cannot be done, which the error names first. otherwise: what else helps if documents were read, but hold no
+    token
+    """
+    from opensearch_neural.models.sparse.lexical import NoTokens
+
+    rejected: deque[Rejected] = deque(maxlen=1)
     try:
-        yield
+        yield rejected.append
     except InputError as error:
-        raise InputError(f"no IDF table can be made from {corpus_name}: {error.message}", error.remedy) from None
+        last = f"; the last rejected one: {rejected[0]}" if rejected else ""
+        remedy = error.remedy
+        if isinstance(error, NoTokens):
+            if error.documents:
+                remedy = f"{remedy}{otherwise}"
+            elif rejected:
+                remedy = "every record was rejected: mend them, or give --id-field, --text-field and --title-field"
+        raise InputError(f"{failure}: {error.message}{last}", remedy) from None
 
 
 def _saved(

@@ -192,6 +192,8 @@ def prepare(
             limit=limit,
             limit_known=job.new_index.field_limit is not None,
             flat_objects=flat_objects,
+            named=corpus.named,
+            read_by_model=stored is not None or job.models.encoding,
         )
         fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
     request = ModelRequest(job.models, meta, job.index, records, corpus.name, client, counts_while_writing=True)

@@ -7,9 +7,11 @@ object would treat differently.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from ingest.writing.bulk_actions import nested_by_dots
@@ -26,6 +28,12 @@ OWN_FIELDS = 20
 """The most fields that `osn` itself adds to an index."""
 LONGEST_TERM = 32_766
 """Most bytes of a string in a flat object."""
+HTML = re.compile(
+    r"</(?:a|b|code|div|em|h[1-6]|i|li|ol|p|pre|script|span|strong|style|t[dhr]|ul)\s*>|<br\s*/?>|&nbsp;", re.I
+)
+"""What texts hold that are HTML; an opening tag may be a letter of mathematics or of a program."""
+HTML_SHARE = 0.05
+"""The least share of the first documents with HTML that is warned of; fewer may quote it."""
 
 
 @dataclass
@@ -48,6 +56,12 @@ class FieldSurvey:
     """{field: id of the first document with a whole number in it that a double does not tell apart from others}"""
     not_long: set[str] = field(default_factory=set)
     """Fields with a number that a long does not take, or cuts."""
+    documents: int = 0
+    """How many documents were looked at."""
+    html: list[str] = field(default_factory=list)
+    """The ids of those that hold HTML in title or text."""
+    parts: set[str] = field(default_factory=set)
+    """Which of title and url some document has."""
 
     def clashes(self) -> dict[str, str]:
         """{field: its kinds in words} of fields whose later values do not fit the mapping that their first value gets."""
@@ -125,6 +139,8 @@ def check_fields(
     limit: int,
     limit_known: bool = True,
     flat_objects: bool,
+    named: Mapping[str, str] = MappingProxyType({}),
+    read_by_model: bool = False,
 ) -> list[str]:
     """Check the first records of a corpus, and warn of fields with values that the index will refuse, or that searches would
     take for others. Returns the fields whose whole numbers must be longs, because a double does not tell them apart.
@@ -137,6 +153,8 @@ def check_fields(
     limit: how many fields the index may have
     flat_objects: whether objects are mapped as flat objects
     limit_known: whether the limit is surely that of the index, and no index template has another
+    named: {part of a document: the field that was named for it}
+    read_by_model: whether a model reads title and text, and so reads HTML in them as words
     Raises InputError if there are more fields than the index may have. If only the mapped fields are too many, and the limit
     is not known, it warns: the cluster refuses such an index before anything is written.
     """
@@ -152,6 +170,23 @@ def check_fields(
         if len(survey.kinds) > room or limit_known:
             raise InputError(f"{counted}, but {limited}", remedy)
         log.warning("%s, but %s, unless an index template allows more: %s", counted, limited, remedy)
+    for part in sorted({"title", "url"} & named.keys() - survey.parts) if survey.documents else ():
+        name = named[part]
+        log.warning(
+            "none of the first %s documents has a text in the field %r, so none has a %s in the index%s",
+            f"{survey.documents:,}",
+            name,
+            part,
+            "; a field inside an object cannot be named" if "." in name else "",
+        )
+    if read_by_model and survey.html and len(survey.html) >= HTML_SHARE * survey.documents:
+        log.warning(
+            "%s of the first %s documents hold HTML (first in %r): a model reads its tags as words, also where an analyzer "
+            "strips them; take them out first (docs/tutorials/existing-index.md)",
+            f"{len(survey.html):,}",
+            f"{survey.documents:,}",
+            survey.html[0],
+        )
     for name, kinds in survey.clashes().items():
         log.warning(
             "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, kinds
@@ -198,6 +233,10 @@ def survey_fields(
     """The kinds of values of each field, without the fields in `mapped`. mapped, objects, doubles: as in `check_fields`"""
     survey = FieldSurvey(flat_objects, frozenset(mapped), frozenset(objects))
     for document in documents:
+        survey.documents += 1
+        if HTML.search(document.contents):
+            survey.html.append(document.id)
+        survey.parts |= {part for part in ("title", "url") if getattr(document, part)}
         fields = nested_by_dots(document.fields)
         _add_kinds(survey, fields, "", document.id)
         for name in doubles:

@@ -87,6 +87,11 @@ class Models:
     )
     trust_remote_code: bool = setting(False, "Run the sparse model's own code. Read it first.")
 
+    @property
+    def encoding(self) -> bool:
+        """Whether a new index gets vectors by these settings."""
+        return any(model not in (None, "none") for model in (self.sparse, self.dense, self.pq))
+
     def __post_init__(self) -> None:
         if self.reconstruct and self.dense not in (None, "none"):
             raise InputError(

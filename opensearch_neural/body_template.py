@@ -45,10 +45,14 @@ class BodyTemplate:
     @classmethod
     def parse(cls, text: str, *, where: str = "the template") -> BodyTemplate:
         """The template in a text; a placeholder may have quotation marks or not. Raises InputError as `read` does."""
-        content = parse_json(_STRING_OR_BARE.sub(_quoted, text), where)
+        return cls.of(parse_json(quoted_placeholders(text), where), where=where)
+
+    @classmethod
+    def of(cls, content: Any, *, where: str = "the template") -> BodyTemplate:
+        """The template in a parsed body. Raises InputError as `read` does."""
         if not isinstance(content, dict):
             raise InputError(f"{where}: expected a request body, as an object in braces")
-        names = {match["name"] for match in PLACEHOLDER.finditer(json.dumps(content, ensure_ascii=False))}
+        names = placeholders(content)
         for name in sorted(names - {*PLACEHOLDERS}):
             raise InputError(
                 f"{where}: {{{{{name}}}}} is not a known placeholder",
@@ -60,9 +64,24 @@ class BodyTemplate:
 
     def body(self, query: str, size: int = 10, from_: int = 0) -> Body:
         """The request body of a query; `size` and `from_` replace the template's own values."""
+        filled = self.filled(query, size, from_)
+        return {**filled, "size": size, **({"from": from_} if from_ or "from" in filled else {})}
+
+    def filled(self, query: str, size: int = 10, from_: int = 0) -> Body:
+        """The template with its placeholders filled; a `size` or `from` that it has written out stays."""
         values: dict[str, str | int] = {"query": query, "size": size, "from": from_}
         filled: Body = _filled(self.content, values)
-        return {**filled, "size": size, **({"from": from_} if from_ or "from" in filled else {})}
+        return filled
+
+
+def quoted_placeholders(text: str) -> str:
+    """The text of a template with quotation marks around each placeholder that has none."""
+    return _STRING_OR_BARE.sub(_quoted, text)
+
+
+def placeholders(content: Any) -> set[str]:
+    """The names between double braces in a parsed body."""
+    return {match["name"] for match in PLACEHOLDER.finditer(json.dumps(content, ensure_ascii=False))}
 
 
 def _quoted(match: re.Match[str]) -> str:

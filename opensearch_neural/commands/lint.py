@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import click
 
+from opensearch_neural.body_template import BodyTemplate, placeholders, quoted_placeholders
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -19,6 +20,9 @@ from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.lint.index_description import IndexDescription
 
+EXAMPLE = "what causes a rainbow"
+"""The query with which a template is checked."""
+
 
 @click.command("lint", cls=Headed)
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
@@ -28,11 +32,13 @@ from opensearch_neural.lint.index_description import IndexDescription
 def lint_command(connection: ConnectionSettings, file: IO[str], index: str | None, as_json: bool) -> None:
     """Find what OpenSearch would reject in a search body, or accept but understand differently.
 
-    FILE holds the body as JSON; without it, standard input is read. No cluster is asked unless you give --index: then its
-    version, limits, fields and pipelines are read. The exit status is 1 if OpenSearch would reject or misread something.
+    FILE holds the body as JSON, or a template with {{query}} in it; without it, standard input is read. No cluster is asked
+    unless you give --index: then its version, limits, fields and pipelines are read. The exit status is 1 if OpenSearch
+    would reject or misread something.
 
     \b
     osn lint body.json
+    osn lint production.json --index articles
     osn search --index docs --body "what causes a rainbow" | osn lint --index docs
     """
     try:
@@ -51,14 +57,17 @@ def lint_command(connection: ConnectionSettings, file: IO[str], index: str | Non
 
 
 def read_body(file: IO[str]) -> Any:
-    """The JSON value in a file.
+    """The JSON value in a file. If it has {{query}} in it, it is a template, and its placeholders are filled.
 
-    Raises InputError, with the line, if it is not JSON, and for what Python reads and OpenSearch rejects: a member that
-    occurs twice, NaN and Infinity. Raises RecursionError if nested too deeply.
+    Raises InputError, with the line, if it is not JSON, for a placeholder that is not known, and for what Python reads and
+    OpenSearch rejects: a member that occurs twice, NaN and Infinity. Raises RecursionError if nested too deeply.
     """
     name = "standard input" if file.name in ("-", "<stdin>") else file.name
     try:
-        return json.load(file, object_pairs_hook=_members, parse_constant=_no_constant)
+        text = quoted_placeholders(file.read())
+        body = json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
+        is_template = isinstance(body, dict) and "query" in placeholders(body)
+        return BodyTemplate.of(body, where=name).filled(EXAMPLE) if is_template else body
     except _NotForOpenSearch as error:
         raise InputError(f"{name}: {error}", "OpenSearch rejects such a body") from None
     except UnicodeDecodeError as error:

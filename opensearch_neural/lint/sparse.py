@@ -8,6 +8,7 @@ from opensearch_neural.lint.values import as_object
 from opensearch_neural.lint.weights import check_weight
 
 SEISMIC_IDS = 32_768
+FUNCTIONS = {"linear", "log", "saturation", "sigmoid"}
 
 
 def neural_sparse(request: LintedRequest, inner: Body, path: Path) -> None:
@@ -67,17 +68,20 @@ def rank_feature(request: LintedRequest, inner: Body, path: Path) -> None:
     if not isinstance(name, str):
         request.report("malformed", "rejected", (*path, "field"), "rank_feature needs a field", "FIELD.TOKEN")
         return
-    if not {"linear", "log", "saturation", "sigmoid"} & inner.keys():
+    field_, token = feature(request, name)
+    type_ = request.type_of(field_)
+    if type_ == "rank_feature":  # one number a document, such as its popularity: to saturate is what it is for
+        return
+    may_be_token = type_ is None and "." in name  # else the field is named whole, and so holds one number a document
+    if not FUNCTIONS & inner.keys() and (type_ == "rank_features" or may_be_token):
+        known = type_ == "rank_features" or field_ == "sparse"
         request.report(
             "not-linear",
-            "bends",
+            "bends" if known else "doubtful",
             path,
             "without a function the clause saturates: w·S/(S + pivot), and scores are no longer sums of products",
-            'add "linear": {}',
+            'add "linear": {}' if known else f'add "linear": {{}} if {field_!r} is of type rank_features',
         )
-    field_, token = feature(request, name)
-    if request.type_of(field_) == "rank_feature":
-        return
     if request.check_field(field_, "rank_features", (*path, "field"), "bends") and (not token or "." in token):
         request.report(
             "dot-token",
@@ -102,4 +106,4 @@ def feature(request: LintedRequest, name: str) -> tuple[str, str]:
     elif name.startswith("sparse."):
         return "sparse", name.removeprefix("sparse.")
     before, _, after = name.rpartition(".")
-    return before, after or "-"
+    return (before, after or "-") if before else (name, "-")

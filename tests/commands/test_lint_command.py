@@ -26,6 +26,26 @@ def test_a_body_is_read_from_standard_input_and_the_status_tells(tmp_path: Path)
     assert misspelled.stdout == "rejected: querry: OpenSearch knows no member 'querry' [member]\n  write query\n"
 
 
+PRODUCTION = """{"query": {"match": {"title": {{query}}}}, "size": {{size}}, "from": "{{from}}", "rescore":
+    {"window_size": 10, "query": {"rescore_query": {"match_phrase": {"title": "{{{query}}}"}}}}}"""
+
+
+def test_a_template_is_checked_with_its_placeholders_filled() -> None:
+    done = osn("lint", input=PRODUCTION)
+    assert (done.returncode, done.stdout) == (0, "nothing found\n"), done.stderr
+    written_out = osn("lint", input=PRODUCTION.replace("{{size}}", "24"))
+    assert (
+        written_out.returncode == 1 and "[rescore-window]" in written_out.stdout
+    )  # 24 hits are asked for, 10 rescored
+    unknown = osn("lint", input=PRODUCTION.replace("{{size}}", "{{rows}}"))
+    assert unknown.returncode == 1 and "standard input: {{rows}} is not a known placeholder" in unknown.stderr
+    text = osn("lint", input='{"query": {"match": {"title": "{{size}} of Mustache"}}}')
+    assert (text.returncode, text.stdout) == (
+        0,
+        "nothing found\n",
+    )  # without {{query}} it is a body, and braces are text
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -164,6 +164,20 @@ def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp
     assert not client.indices.exists(index=index_name)
 
 
+@pytest.mark.parametrize("further", [{}, {"prune_postings": "alpha_mass:0.6"}])
+def test_a_corpus_without_a_record_that_can_be_read_says_why(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, further: dict[str, str]
+) -> None:
+    """The table is counted while documents are written, or, for pruned postings, before."""
+    corpus = tmp_path / "docs.jsonl"
+    corpus.write_text(json.dumps({"_id": "a", "description": "Rain and light."}) + "\n")
+    with pytest.raises(
+        InputError, match=r"no IDF table .*line 1: no text: expected a field text or .*description"
+    ) as raised:
+        run_job(client, job(corpus, index_name, sparse=str(splade), **further), show_progress=False)
+    assert "--text-field" in (raised.value.remedy or "")
+
+
 def test_a_splade_that_needs_its_own_code_is_ingested_where_it_is_trusted(
     client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

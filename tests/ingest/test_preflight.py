@@ -13,6 +13,7 @@ from corpora import job, letters, records, snapshot, write_jsonl
 
 from ingest.job import run_job
 from ingest.preflight import check_fields, survey_fields
+from ingest.settings import Models
 from ingest.writing.bulk_actions import nested_by_dots
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
@@ -24,6 +25,32 @@ def documents(*values: Any, name: str = "x") -> list[Document]:
 
 def clashes(*values: Any, flat: bool = False) -> dict[str, str]:
     return survey_fields(documents(*values), flat_objects=flat).clashes()
+
+
+def test_html_is_named_if_a_model_reads_it_as_words(caplog: pytest.LogCaptureFixture) -> None:
+    plain = [Document(str(at), "if a <b then </ is no tag", "P&amp;O") for at in range(38)]
+    marked = [Document("x", "<p>Rain</p>"), Document("y", "rain", "Rain<BR />bows")]
+    for texts, read_by_model in ((plain, True), (plain + marked[:1], True), (plain + marked, False)):
+        check_fields(texts, mapped=(), limit=1000, flat_objects=True, read_by_model=read_by_model)
+    assert caplog.messages == []
+    check_fields(plain + marked, mapped=(), limit=1000, flat_objects=True, read_by_model=True)
+    assert [line.partition(": a model")[0] for line in caplog.messages] == [
+        "2 of the first 40 documents hold HTML (first in 'x')"
+    ]
+
+
+def test_a_named_title_that_no_document_has_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    named = {"text": "story", "title": "headline.de", "url": "link"}
+    check_fields([Document("a", "t")], mapped=(), limit=1000, flat_objects=True, named=named)
+    assert sorted(line.partition(", so none")[0] for line in caplog.messages) == [
+        f"none of the first 1 documents has a text in the field {name!r}" for name in ("headline.de", "link")
+    ]
+    assert "a field inside an object cannot be named" in caplog.text
+    caplog.clear()
+    with_both = [Document("a", "t"), Document("b", "t", "title", "url")]
+    for texts in (with_both, []):
+        check_fields(texts, mapped=(), limit=1000, flat_objects=True, named=named)
+    assert caplog.messages == []
 
 
 def test_fields_whose_values_no_mapping_takes_are_named() -> None:
@@ -266,6 +293,23 @@ def test_a_mapped_field_that_no_document_will_have_is_named(
         "--mapping maps 'sku', which is called _id in the index",
         "--mapping maps 'story', which is called text in the index",
     ]
+
+
+def test_an_ingest_tells_of_html_and_of_a_title_that_is_not_there(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": "<p>red shoes</p>"}])
+    settings = job(corpus, index_name, sparse="lexical")
+    settings = replace(settings, corpus=replace(settings.corpus, title_field="name"))
+    with caplog.at_level(logging.WARNING):
+        run_job(client, settings, show_progress=False)
+    assert "1 of the first 1 documents hold HTML (first in 'a')" in caplog.text
+    assert "none of the first 1 documents has a text in the field 'name'" in caplog.text
+
+
+def test_models_that_are_none_encode_nothing() -> None:
+    assert not Models().encoding and not Models(sparse="none", dense="none", pq="none").encoding
+    assert Models(sparse="lexical").encoding and Models(sparse="none", dense="m").encoding and Models(pq="m").encoding
 
 
 def test_many_clashes_are_named_before_anything_is_written(

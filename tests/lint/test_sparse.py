@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lint_cases import Case, bending, feature, rejected, sparse
@@ -10,6 +13,7 @@ from opensearch_neural import queries
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.index_description import IndexDescription
+from opensearch_neural.queries import Body
 
 REJECTED = [
     Case("malformed", {"query": {"rank_feature": {"linear": {}}}}),
@@ -21,6 +25,34 @@ BENDS = [
     Case("dot-token", {"query": feature("sparse..")}, queries.neural_sparse({".": 1.0}, plugin=False)),
     Case("not-linear", {"query": {"rank_feature": {"field": "sparse.t1"}}}, {"query": feature("sparse.t1")}),
 ]
+
+
+def own_feature(name: str, **options: Any) -> Body:
+    return {"query": {"bool": {"should": [{"rank_feature": {"field": name, "boost": 0.5, **options}}]}}}
+
+
+OWN = {
+    "popularity": {"type": "rank_feature"},
+    "stats.views": {"type": "rank_feature"},
+    "topics": {"type": "rank_features"},
+}
+
+
+@pytest.mark.parametrize("index", [IndexDescription(), IndexDescription(fields=OWN)])
+def test_the_popularity_of_a_document_may_saturate(index: IndexDescription) -> None:
+    """A field of one number a document has no tokens: the function that OpenSearch takes by itself is what is meant."""
+    assert lint(own_feature("popularity"), index=index) == []
+    doubts = lint(own_feature("stats.views"), index=index)
+    assert [(each.rule, each.outcome) for each in doubts] == (
+        [("not-linear", "doubtful")] if index.fields is None else []
+    )
+    assert lint(own_feature("stats.views", log={"scaling_factor": 1}), index=index) == []
+
+
+def test_a_token_may_not_saturate() -> None:
+    for name, index in (("sparse.rain", IndexDescription()), ("topics.rain", IndexDescription(fields=OWN))):
+        assert [(each.rule, each.outcome) for each in lint(own_feature(name), index=index)] == [("not-linear", "bends")]
+
 
 test_what_is_called_rejected_is_rejected = rejected(REJECTED)
 test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)
