@@ -132,7 +132,7 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
     if not with_dense:
         return plain
-    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment))
+    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), quantized=dense.quantized(experiment))
 
 
 # ------------------------------------------------ under load
@@ -201,7 +201,7 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         if HYBRID in beside:
             encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
         cascades = tuple(engine for engine in beside if engine in CASCADES)
-        encoders[cascades] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+        encoders[cascades] = Encoders(sparse, quantized=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
     for encoder in encoders.values():

@@ -71,9 +71,9 @@ def dense_name(experiment: Experiment) -> str:
 
 def variant(experiment: Experiment, arm: str) -> str:
     """The models' name in rows of engines that need a dense model: the arm of the sparse model, and the model of --pq."""
-    if experiment.pq is None:
+    if experiment.quantized is None:
         return arm
-    return f"{arm}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
+    return f"{arm}, {directory.display_name(experiment.quantized).rpartition('/')[2]}"
 
 
 def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
@@ -84,7 +84,11 @@ def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
     """
     if not with_dense:
         return slug(sparse)
-    codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
+    codes = (
+        f"-{directory.hash_files(directory.locate(experiment.quantized))[:8]}"
+        if experiment.quantized is not None
+        else ""
+    )
     return f"{slug(variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
 
 
@@ -135,8 +139,8 @@ def quantized(experiment: Experiment) -> str:
     from trainers.jpq.quantizer import fit_quantizer
     from trainers.jpq.settings import QuantizerSettings
 
-    if experiment.pq is not None:
-        return experiment.pq
+    if experiment.quantized is not None:
+        return experiment.quantized
     folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
     if not folder.exists():
         every = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))

@@ -63,13 +63,13 @@ def dense_engines(experiment: Experiment, arm: str) -> tuple[str, ...]:
     searches no sparse vectors. With --pq only cascades are measured, since no other engine uses codes."""
     if arm != PUBLISHED:
         return (SUM_CASCADE,)
-    return DENSE_ENGINES if experiment.pq is None else CASCADES
+    return DENSE_ENGINES if experiment.quantized is None else CASCADES
 
 
 def hybrid_of(experiment: Experiment) -> MeasuredEngine:
     """The hybrid of the rows, which searches no sparse vectors. It has the name of the published model, with which it is
     measured; with --pq it is the one kept in `work`, without a name."""
-    return MeasuredEngine(HYBRID, variant=PUBLISHED if experiment.pq is None else "")
+    return MeasuredEngine(HYBRID, variant=PUBLISHED if experiment.quantized is None else "")
 
 
 def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
@@ -77,7 +77,7 @@ def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
     measured = [
         engine
         for engine in (TUNED, *SPARSE_ENGINES, TUNED_SUM, *DENSE_ENGINES)
-        if engine != HYBRID or experiment.pq is None
+        if engine != HYBRID or experiment.quantized is None
     ]
     pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
     pairs += [(SUM, TUNED), (TUNED_SUM, TUNED), (HIGH_IDF_FIRST, SPARSE), (SUM_CASCADE, hybrid_of(experiment))]
@@ -138,8 +138,8 @@ def dense_measured(
     variant = dense.variant(experiment, model.name)
     measured = {MeasuredEngine(engine, model.seed, variant): own[engine] for engine in beside}
     measured |= {MeasuredEngine(engine): own[engine] for engine in names if engine == BM25}
-    if experiment.pq is not None:
-        place = measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name, with_dense=True)
+    if experiment.quantized is not None:
+        place = measured_with(replace(experiment, quantized=None), MeasuredEngine(PUBLISHED), name, with_dense=True)
         if (kept_hybrid := place / f"{slug(HYBRID)}.json").exists():
             measured[hybrid_of(experiment)] = Measured.from_json(read_json_object(kept_hybrid))
     return measured

@@ -103,10 +103,11 @@ class ModelOptions:
         "Dense model, to measure hybrid and cascades too; trained arms get only the cascade after bm25-sparse.",
         type=str,
     )
-    pq: str | None = setting(
+    quantized: str | None = setting(
         None,
         "Quantized model of --dense, for the cascades' codes; hybrid is not measured then.  [default: OPQ of --dense's "
         "vectors]",
+        option="--pq",
         type=str,
     )
     seeds: tuple[int, ...] = setting(
@@ -245,6 +246,6 @@ class Experiment(ModelOptions):
 
 def check_models(experiment: Experiment) -> None:
     """Raises InputError if `work` belongs to another start or other data, or if --pq is given without --dense."""
-    if experiment.pq is not None and experiment.dense is None:
+    if experiment.quantized is not None and experiment.dense is None:
         raise InputError("--pq codes the vectors of a dense model, so it needs one", "give --dense MODEL too")
     check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})

@@ -101,7 +101,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     ModelOptions,
     seeds="Training seeds; only models of the first are measured.",
     dense="Dense model: try weights of the cascade after bm25-sparse instead, with the published model.",
-    pq="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
+    quantized="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
 )
 @click.option(
     "--weights",
