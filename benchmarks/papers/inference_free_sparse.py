@@ -592,6 +592,10 @@ def idf_shares(rows: Sequence[Row]) -> str:
     return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
 
 
+TABLES = {"idf-shares": idf_shares}
+"""{mark of the pages in docs/: rows → table}"""
+
+
 def draw_flops(seeds: Sequence[int], rows: Sequence[Row], folder: Path) -> None:
     """nDCG@10 against measured FLOPS, and FLOPS against the expansion rate, a panel for each set."""
     table = Table(rows, seeds)

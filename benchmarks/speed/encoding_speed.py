@@ -395,7 +395,7 @@ SHOWN_ARMS = {"st32": BASELINE, "st16": BASELINE_BF16, "fp32": FP32, "bf16": BF1
 
 
 def figures(summary: Summary) -> dict[str, str]:
-    """{name: figure as text} for docs/encoding-at-scale.md; UNMEASURED if the run did not measure it."""
+    """{figure: text} for docs/encoding-at-scale.md; UNMEASURED if the run did not measure it."""
     value = values_of(summary.rows)
     cores = int(summary.machine["cores"])
     rates = {arm: value(engine, "documents/s") for arm, engine in SHOWN_ARMS.items()}
@@ -435,6 +435,10 @@ def figures(summary: Summary) -> dict[str, str]:
             f"hours1024 {arm}": _text(core_hours / 1024),
         }
     return shown
+
+
+FIGURES = {"ingest/encoding": figures}
+"""{name of a result: its summary → {figure: text}}"""
 
 
 def _text(value: float, form: Callable[[float], str] = number) -> str:
