@@ -60,15 +60,15 @@ models_options = options_of(ModelChoice, "models", *MODELS.values())
 """Adds the options that name the models of an index; the command gets a `ModelChoice`."""
 
 
-def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
+def load_settings(values: dict[str, Any], **more: Any) -> LoadSettings:
     """The settings from the values of `measuring_options`. Raises InputError for settings that cannot work."""
-    windows, warmup = options["windows"], options["warmup"]
+    windows, warmup = values["windows"], values["warmup"]
     if len(windows) != 2 or len(warmup) != 2:
         raise InputError(
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
     more |= {"shortest": windows[0], "longest": windows[1], "warmup": WarmupSettings(*warmup)}
-    return of_options(LoadSettings, options, **more).validate()
+    return of_options(LoadSettings, values, **more).validate()
 
 
 def queries_of(
@@ -119,7 +119,7 @@ class LoadOptions:
 @measuring_options
 @models_options
 @connection_options
-def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **options: Any) -> None:
+def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **values: Any) -> None:
     """Latency, throughput and quality of engines under load, against BM25, in random turns within one run.
 
     \b
@@ -135,18 +135,18 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **opt
     If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
     is partial, or if a measurement was refused because the generator itself was near its limit.
     """
-    asked = of_options(LoadOptions, options)
-    variants = parse_variants(asked.engines)
-    check_report(asked.report, "benchmarks.load.report_page")
-    settings = load_settings(options, quality=asked.quality)
+    options = of_options(LoadOptions, values)
+    variants = parse_variants(options.engines)
+    check_report(options.report, "benchmarks.load.report_page")
+    settings = load_settings(values, quality=options.quality)
     target = allowed_target(connection, owned=owned)
-    judged, texts = queries_of(asked.queries, asked.data, asked.split, asked.limit_queries)
-    folder = asked.out or Path(f"load-{asked.index}")
+    judged, texts = queries_of(options.queries, options.data, options.split, options.limit_queries)
+    folder = options.out or Path(f"load-{options.index}")
     client = connect(settings=connection)
-    prepares = prepared(client, target, asked.index, variants, texts, models)
-    measurement = run(client, prepares, settings, folder, judged=judged, restart=asked.restart)
-    facts = read_facts(place for place in (asked.data, asked.queries) if place is not None)
-    if not finish(measurement, folder, asked.as_json, facts, record=asked.record, page=asked.report):
+    prepares = prepared(client, target, options.index, variants, texts, models)
+    measurement = run(client, prepares, settings, folder, judged=judged, restart=options.restart)
+    facts = read_facts(place for place in (options.data, options.queries) if place is not None)
+    if not finish(measurement, folder, options.as_json, facts, record=options.record, page=options.report):
         sys.exit(1)
 
 
