@@ -122,7 +122,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
-    def wanted(row: Row) -> bool:
+    def is_shown(row: Row) -> bool:
         if engines and row.engine not in (baseline, *engines):
             return False
         if means and row.kind == "difference" and row.sets and row.set not in means:
@@ -133,7 +133,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
             return row.measure not in (*FACTS, OVERLAP) or row.measure in measures
         return row.measure in measures and (not levels or (row.level in levels and row.engine in compared))
 
-    return quality_and_cost([row for row in rows if wanted(row)])
+    return quality_and_cost([row for row in rows if is_shown(row)])
 
 
 def _kept_and_cost(rows: list[Row], lists: Lists) -> str:
@@ -171,13 +171,13 @@ def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
     parts = [MARKS[what]([row for summary in summaries for row in summary.rows], lists)]
     if what in ("goals", "kept-and-cost") or not (lists or what in WITHOUT_GOALS):
         words = lists[0] if what == "goals" and lists else [""]
-        goals = [goal for summary in summaries for goal in summary.goals if any(each in goal.goal for each in words)]
+        goals = [goal for summary in summaries for goal in summary.goals if any(word in goal.goal for word in words)]
         parts.append("\n".join(f"- {goal}" for goal in goals))
     commands = [f"`{summary.command}`" for summary in summaries]
     if len(commands) > FOLDED:
         commands = [
             "<details>\n<summary>The commands</summary>",
-            "\n".join(f"- {each}" for each in commands),
+            "\n".join(f"- {command}" for command in commands),
             "</details>",
         ]
     parts += commands
@@ -200,11 +200,11 @@ def figure(result: str, summary: Summary, name: str) -> str:
 def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
     """All rows, without those of a single seed if there is a mean over several seeds."""
 
-    def of(row: Row) -> tuple[str, ...]:
+    def identity(row: Row) -> tuple[str, ...]:
         return row.where, row.engine, row.variant, row.measure, row.kind, row.baseline
 
-    means = {of(row) for row in rows if row.seeds}
-    return [row for row in rows if row.seed is None or of(row) not in means]
+    means = {identity(row) for row in rows if row.seeds}
+    return [row for row in rows if row.seed is None or identity(row) not in means]
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:

@@ -303,7 +303,7 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
 
     tokenizer = load_tokenizer(model)
     tokenizer.enable_truncation(MAX_LENGTH)
-    return np.array([len(each) for each in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
+    return np.array([len(encoded) for encoded in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
 
 
 def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> int:
