@@ -117,19 +117,19 @@ def joined(sparse: Path, dense: Path, place: Path) -> Path:
     """
     from safetensors.numpy import load_file, save_file
 
-    own, other = Manifest.read(sparse), Manifest.read(dense)
-    made = replace(own, dense=other.dense)
-    manifest, folder = place / f"{made.hash}.json", place / made.hash
+    sparse_manifest, dense_manifest = Manifest.read(sparse), Manifest.read(dense)
+    both = replace(sparse_manifest, dense=dense_manifest.dense)
+    manifest, folder = place / f"{both.hash}.json", place / both.hash
     if manifest.exists():
         return manifest
     shutil.rmtree(folder, ignore_errors=True)
     with replaced(folder) as beside:
-        shutil.copytree(sparse.parent / own.hash, beside)
+        shutil.copytree(sparse.parent / sparse_manifest.hash, beside)
         for shard in sorted(beside.glob("*.safetensors")):
-            tensors, more = load_file(shard), load_file(dense.parent / other.hash / shard.name)
-            assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} hold different documents"
-            save_file({**tensors, "dense": more["dense"]}, shard)
-    made.write(place)
+            tensors, of_dense = load_file(shard), load_file(dense.parent / dense_manifest.hash / shard.name)
+            assert (tensors["digests"] == of_dense["digests"]).all(), f"{shard} and {dense} hold different documents"
+            save_file({**tensors, "dense": of_dense["dense"]}, shard)
+    both.write(place)
     return manifest
 
 
@@ -143,8 +143,8 @@ def quantized(experiment: Experiment) -> str:
         return experiment.quantized
     folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
     if not folder.exists():
-        every = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))
-        vectors = np.concatenate([part for part in every if part is not None])
+        parts = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))
+        vectors = np.concatenate([part for part in parts if part is not None])
         start = load_dense(str(experiment.dense), device="cpu")
         assert isinstance(start, TorchDenseEncoder)
         subvectors = max(m for m in range(1, MOST_SUBVECTORS + 1) if start.dimension % m == 0)

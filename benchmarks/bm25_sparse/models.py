@@ -75,7 +75,7 @@ def configuration_on_corpus(start: str, folder: Path, seed: int) -> SparseConfig
     from trainers.sparse.settings import SparseConfig
 
     corpus = corpus_of(folder)
-    kinds = [kind for kind, asked in QUESTIONS.items() if any(map(asked, read_documents(corpus)))]
+    kinds = [kind for kind, question_of in QUESTIONS.items() if any(map(question_of, read_documents(corpus)))]
     if not kinds:
         raise InputError(
             f"{corpus}: no document gives a question: {'; '.join(FIT.values())}", f"leave the arm {ON_CORPUS!r} out"
@@ -189,22 +189,22 @@ class Experiment(ModelOptions):
         """The settings of the model's training; name: the set that it is for."""
         assert model.seed is not None
         if model.name == ON_CORPUS:
-            made = configuration_on_corpus(self.start, self.sets[name], model.seed)
+            config = configuration_on_corpus(self.start, self.sets[name], model.seed)
         else:
-            trained_on, unseen = [self.data / each for each in TRAINED_ON], list(self.sets.values())
-            made = configuration(self.start, trained_on, unseen, STEPS[model.name], model.seed)
-        return replace(made, output=self._place(model, name), cache=self.work / "cache")
+            trained_on, unseen = [self.data / folder for folder in TRAINED_ON], list(self.sets.values())
+            config = configuration(self.start, trained_on, unseen, STEPS[model.name], model.seed)
+        return replace(config, output=self._place(model, name), cache=self.work / "cache")
 
     @cached_property
     def _folders(self) -> dict[Path, str]:
         """{where a model is made: its folder}, kept because finding out whether a model is trained reads all sets."""
         return {}
 
-    def make_models(self, asked: Callable[[MeasuredEngine, str], object] = lambda model, name: True) -> None:
-        """Train and average what is not there yet, before anything is measured. asked: whether the model is measured on the
-        set of this name"""
+    def make_models(self, is_measured: Callable[[MeasuredEngine, str], object] = lambda model, name: True) -> None:
+        """Train and average what is not there yet, before anything is measured. is_measured: whether the model is measured
+        on the set of this name"""
         for model, name in product(self.models, self.sets):
-            if asked(model, name):
+            if is_measured(model, name):
                 self.folder(model, name)
 
     def folder(self, model: MeasuredEngine, name: str) -> str:
@@ -239,7 +239,7 @@ class Experiment(ModelOptions):
         if not out.exists():
             folder = self.folder(model, name)
             with reading(str(corpus_of(self.sets[name])), "counting") as (documents, _):
-                counts = count_documents((each.contents for each in documents), tokenizer_of(folder))
+                counts = count_documents((document.contents for document in documents), tokenizer_of(folder))
             write_with_statistics(folder, out, counts)
         return str(out)
 
