@@ -232,14 +232,14 @@ class Ablation:
     def student(self) -> SparseConfig:
         """The paper's own student, trained without BM25, which the arms vary. The last state is kept."""
         train, unseen = ([self.data / name for name in names] for names in (SMALL, dict.fromkeys((*SMALL, *TESTED))))
-        made = configuration(self.start, train, unseen, self.steps, self.seeds[0])
+        config = configuration(self.start, train, unseen, self.steps, self.seeds[0])
         return replace(
-            made,
+            config,
             cache=self.work / "cache",
-            student=replace(made.student, idf="train"),
+            student=replace(config.student, idf="train"),
             document_length=LENGTH,
             objective=replace(
-                made.objective,
+                config.objective,
                 info_nce=0.0,
                 kl=1.0,
                 teachers=list(self.teachers),
@@ -287,7 +287,8 @@ class Ablation:
             content = kept(self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config))
             return {
                 name: Searched(
-                    {idf: Measured.from_json(own) for idf, own in of_set["measured"].items()}, of_set["sparsity"]
+                    {idf: Measured.from_json(measured) for idf, measured in of_set["measured"].items()},
+                    of_set["sparsity"],
                 )
                 for name, of_set in content.items()
             }
@@ -300,16 +301,19 @@ class Ablation:
 
         train_sparse(config)
         student, content = load_sparse(config.output), {}
-        own = student.query
+        trained_table = student.query
+        pieces = trained_table.tokenizer
         for name, test in self.tests.items():
-            vectors, lexical = test.documents(student), test.lexical(own.tokenizer)
-            target = TableEncoder(own.tokenizer, lexical.query.weights, own.max_length, name=own.name)
+            vectors, lexical = test.documents(student), test.lexical(pieces)
+            target_table = TableEncoder(
+                pieces, lexical.query.weights, trained_table.max_length, name=trained_table.name
+            )
             measured = {
                 idf: asdict(test.measure(test.search(vectors, query.encode), MEASURES))
-                for idf, query in ((OWN, own), (TARGET, target))
+                for idf, query in ((OWN, trained_table), (TARGET, target_table))
             }
             present = lexical.encode_documents(test.contents).to_scipy()
-            queries = [target.encode(text) for text in test.texts.values()]
+            queries = [target_table.encode(text) for text in test.texts.values()]
             sparsity = sparsity_of(vectors.to_scipy(), present, queries, student.vocabulary)
             content[name] = {"measured": measured, "sparsity": sparsity}
         return content
@@ -325,7 +329,7 @@ class Ablation:
         rows: list[Row] = []
         pieces = tokenizer_of(self.start)
         for name, test in self.tests.items():
-            measured = {MeasuredEngine(key): own for key, own in untrained(test, test.lexical(pieces)).items()}
+            measured = {MeasuredEngine(key): values for key, values in untrained(test, test.lexical(pieces)).items()}
             sparsity: list[Row] = []
             for (arm, idf), engine in names.items():
                 for student, of_sets in searched.items():
@@ -632,7 +636,7 @@ def quality(experiment: Experiment) -> RowsAndGoals:
         test = sparse_test(experiment.data, name, experiment.work)
         without = untrained(test, test.lexical(pieces, saturations.get(test.name, saturations[""])))
         engines = {MeasuredEngine(TUNED): tuned[test.name]}
-        engines |= {MeasuredEngine(name): own for name, own in without.items()}
+        engines |= {MeasuredEngine(engine): values for engine, values in without.items()}
         return engines | {model: searched(experiment, model, test)[ALL_TOKENS] for model in experiment.models}
 
     rows = rows_of_sets(experiment, measured, differences, sets_of_means(experiment))
@@ -645,9 +649,9 @@ def high_idf_first(experiment: Experiment) -> RowsAndGoals:
     def measured(name: str) -> dict[MeasuredEngine, Measured]:
         test = sparse_test(experiment.data, name, experiment.work)
         return {
-            MeasuredEngine(engine, model.seed, model.name): own
+            MeasuredEngine(engine, model.seed, model.name): values
             for model in experiment.models
-            for engine, own in searched(experiment, model, test).items()
+            for engine, values in searched(experiment, model, test).items()
         }
 
     differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
@@ -725,8 +729,8 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
                 f"{arm}, {of_ratio(ratio)}: nDCG@10 at most {MOST_LOST} below that of all tokens, {label}, "
                 "interval included (section 5.3.2)"
             )
-            kept = row is not None and row.low is not None and row.low >= -MOST_LOST
-            goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), kept))
+            is_kept = row is not None and row.low is not None and row.low >= -MOST_LOST
+            goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), is_kept))
     return goals
 
 
