@@ -102,7 +102,7 @@ def measured_set(
 ) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
     """The measures of every engine with every model on the set, and rows of the terms that a document has.
 
-    tuned: of BM25; None with --beside, which measures only engines that need --dense"""
+    tuned: BM25's analyzer, k1 and b; None with --beside, which measures only engines that need --dense"""
     measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:

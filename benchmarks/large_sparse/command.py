@@ -5,10 +5,10 @@
 MODEL is a sparse model that gives documents many terms. --vectors names a folder of `osn encode`; without it, the corpus
 is encoded. Documents are drawn from the corpus as in `osn bench grow`, and are in one index for all ideas.
 
-Each idea with a setting, and neural-search's own processor, gets the cheapest setting whose interval for the score kept on
-train queries lies above 0.99. Then all arms answer the test queries: for the score kept (the exact scores of the ten hits
-returned, over those of the exact ten), and under load in random turns. Slow results are kept in --work; the same command
-continues.
+Settings are chosen on train queries: each idea that has one, and neural-search's own processor, gets the cheapest setting
+whose score kept lies above 0.99 with its whole interval. Then all arms answer the test queries, which shows the score kept
+(the exact scores of the ten hits returned, divided by those of the exact ten), and are put under load in random turns. Slow results are kept in --work; the
+same command continues.
 """
 
 from __future__ import annotations

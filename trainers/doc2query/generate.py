@@ -76,14 +76,17 @@ def generate_queries(
     }
     loaded: list[tuple[Any, PreTrainedTokenizerBase, Copying | None]] = []
 
+    def load() -> tuple[Any, PreTrainedTokenizerBase, Copying | None]:
+        generator: Any
+        generator, tokenizer = backbones.sequence_to_sequence(model)
+        backbones.check_lengths(generator, read=sampling.passage_length, written=sampling.query_length)
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        copying = copying_of(documents, tokenizer, sampling.passage_length) if sampling.copying else None
+        return generator.to(place, dtype=getattr(torch, computed)).eval(), tokenizer, copying
+
     def work(number: int) -> Chunk:
         if not loaded:
-            read: Any
-            read, words = backbones.sequence_to_sequence(model)
-            backbones.check_lengths(read, read=sampling.passage_length, written=sampling.query_length)
-            place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-            copies = copying_of(documents, words, sampling.passage_length) if sampling.copying else None
-            loaded.append((read.to(place, dtype=getattr(torch, computed)).eval(), words, copies))
+            loaded.append(load())
         generator, tokenizer, copying = loaded[0]
         rows = range(number * chunk, min((number + 1) * chunk, len(documents)))
         passages = [documents.text_at(row) for row in rows]
@@ -152,7 +155,8 @@ def filter_generated(
                     seen.add(key)
                     queries.append(query)
             filtered.append({"_id": line["_id"], "queries": queries})
-        generated, left = (sum(len(line["queries"]) for line in each) for each in (part, filtered))
+        generated = sum(len(line["queries"]) for line in part)
+        left = sum(len(line["queries"]) for line in filtered)
         without = sum(not line["queries"] for line in filtered)
         return filtered, {"passages": len(filtered), "queries": left, "left_out": generated - left, "without": without}
 
