@@ -7,8 +7,8 @@ is encoded. Documents are drawn from the corpus as in `osn bench grow`, and are 
 
 Settings are chosen on train queries: each idea that has one, and neural-search's own processor, gets the cheapest setting
 whose score kept lies above 0.99 with its whole interval. Then all arms answer the test queries, which shows the score kept
-(the exact scores of the ten hits returned, divided by those of the exact ten), and are put under load in random turns. Slow results are kept in --work; the
-same command continues.
+(the exact scores of the ten hits returned, divided by those of the exact ten), and are put under load in random turns. Slow
+results are kept in --work; the same command continues.
 """
 
 from __future__ import annotations

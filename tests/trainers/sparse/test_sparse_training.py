@@ -79,7 +79,7 @@ def test_pre_training_alone_has_every_setting_of_its_stage(tmp_path: Path, backb
         training=TrainingSettings(steps=7),
     )
     config = configuration(backbone, beir, tmp_path / "model", pretraining=stage)
-    alone = config.pretraining_from("start", tmp_path / "pretrained")
+    alone = config.pretraining_run("start", tmp_path / "pretrained")
     assert (alone.start, alone.output, alone.folder) == ("start", tmp_path / "pretrained", config.folder)
     names = [each.name for each in fields(StageSettings)]
     assert [name for name in names if getattr(config, name) == getattr(stage, name)] == []
