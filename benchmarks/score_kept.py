@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.experiment import publish, record_option
+from benchmarks.experiment import facts, publish, record_option
 from benchmarks.grown.index import Growth, grown_to_sizes, set_of_size
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
@@ -35,7 +35,7 @@ from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
-from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def certified_rows(
         certain = certified_queries(client, engines, variant.engine, texts)
         if not certain:
             continue
-        rows.append(share(set_, variant.name, CERTIFIED, certain))
+        rows += share(set_, variant.name, CERTIFIED, certain)
         if passes:
             windowed, page, searches = ways_to_search(client, engines, variant)
             assert isinstance(windowed, Windowed)
@@ -179,19 +179,19 @@ def certain_cost_rows(
     searched; seconds: of the ways "certain", "window" and "whole"
     """
     rows = [
-        share(set_, engine, WIDENED, [window != first for window in last]),
-        share(set_, engine, SEARCHED_WHOLE, [window is None for window in last]),
+        *share(set_, engine, WIDENED, [window != first for window in last]),
+        *share(set_, engine, SEARCHED_WHOLE, [window is None for window in last]),
     ]
     if enough := [window for window in last if window is not None]:
-        rows.append(Row(set_, engine, LAST_WINDOW, sum(enough) / len(enough), None, None, len(enough)))
+        rows += facts(set_, MeasuredEngine(engine), {LAST_WINDOW: sum(enough) / len(enough)}, len(enough))
     for baseline, way in (("its window", "window"), ("the whole search", "whole")):
         rows.append(time_ratio(set_, engine, TIME, seconds["certain"], baseline, seconds[way], seed))
     return rows
 
 
-def share(set_: str, engine: str, measure: str, of_queries: list[bool]) -> Row:
+def share(set_: str, engine: str, measure: str, of_queries: list[bool]) -> list[Row]:
     """A row of the share of queries for which something is so."""
-    return Row(set_, engine, measure, sum(of_queries) / len(of_queries), None, None, len(of_queries))
+    return facts(set_, MeasuredEngine(engine), {measure: sum(of_queries) / len(of_queries)}, len(of_queries))
 
 
 def time_ratio(
@@ -221,7 +221,7 @@ def pruned_rows(
         ways: dict[str, Search] = {"fill": partial(filled, client, windowed, page), **searches}
         answers, seconds = fastest(ways, known, passes)
         short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
-        rows.append(share(set_, variant.name, FILLED, short))
+        rows += share(set_, variant.name, FILLED, short)
         for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
             rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed))
     return rows

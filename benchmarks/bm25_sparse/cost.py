@@ -23,7 +23,7 @@ from benchmarks.bm25_sparse.measures import (
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import kept_rows
+from benchmarks.experiment import facts, kept_rows
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
 from benchmarks.load.command import rows_under_load
@@ -183,14 +183,13 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     if experiment.dense:
         with_dense = {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
         fields_of |= {engine: with_dense[engine] for engine in dense_engines(experiment, model.name)}
-    rows = [
-        Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in fields), None, None, len(sample),
-            variant=_variant(experiment, model, engine))
-        for engine, fields in fields_of.items()
-    ]  # fmt: skip
+    rows: list[Row] = []
+    for engine, fields in fields_of.items():
+        measured = MeasuredEngine(engine, variant=_variant(experiment, model, engine))
+        rows += facts(f"{COST_SET}, by field", measured, {BYTES: sum(sizes[field] for field in fields)}, len(sample))
     if model.name == PUBLISHED:
         plain = sum(sizes[field] for field in text)
-        rows.append(Row(f"{COST_SET}, by field", BM25, BYTES, plain, None, None, len(sample)))
+        rows += facts(f"{COST_SET}, by field", MeasuredEngine(BM25), {BYTES: plain}, len(sample))
     return rows
 
 

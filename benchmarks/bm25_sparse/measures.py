@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, tuned_bm25
-from benchmarks.experiment import Baseline, compared, kept, kept_measured, mean_values, means, pairs, slug
+from benchmarks.experiment import Baseline, compared, facts, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import created_with, ingested
 from ingest.corpus import CorpusSource
 from ingest.job import Job
@@ -118,7 +118,7 @@ def measured_set(
                 tuned_sum = kept_measures(client, experiment, model, name, ways, place, bm25=tuned)[TUNED_SUM]
                 measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = tuned_sum
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
-            rows.append(Row(name, SUM, TERMS, terms, None, None, 1, seed=model.seed, variant=model.name))
+            rows += facts(name, MeasuredEngine(SUM, model.seed, model.name), {TERMS: terms}, 1)
         if experiment.dense:
             measured |= dense_measured(client, experiment, model, name)
     return measured, rows

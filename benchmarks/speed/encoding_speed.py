@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 import numpy as np
 
-from benchmarks.experiment import Table, publish, record_option
+from benchmarks.experiment import Table, facts, publish, record_option
 from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.corpus.documents import Document
@@ -34,7 +34,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
-from opensearch_neural.evaluation.results import Goal, Row, Summary
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row, Summary
 from opensearch_neural.evaluation.tables import number
 from opensearch_neural.models import directory
 
@@ -185,12 +185,10 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     judged = BeirData.load(corpus, "test")
     set_ = corpus.resolve().name
     tokens = float(token_counts(model, timed_texts).mean())
-    rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
+    rows = facts(set_, MeasuredEngine("corpus"), {"tokens a document": tokens}, count)
     for arm in ARMS:
-        rows += [
-            Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
-            Row(set_, arm, MEMORY, memory[arm] / 1e6, None, None, sizes.memory),
-        ]
+        rows.append(Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count))
+        rows += facts(set_, MeasuredEngine(arm), {MEMORY: memory[arm] / 1e6}, sizes.memory)
         if arm != BASELINE:
             rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
             rows.append(largest_difference(set_, arm, outputs[BASELINE], outputs[arm]))
@@ -288,13 +286,17 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
         LoadedShard.read(path, [])
         written += 1
     writing = time.perf_counter() - started
-    facts = {
+    measured = {
         (FP32, "weights a document"): len(vectors.weights) / len(vectors),
         (FP32, "bytes a document in shards"): len(content) / SHARD_RECORDS,
         (READER, "documents/s"): read / reading,
         (WRITER, "documents/s"): written * SHARD_RECORDS / writing,
     }
-    return [Row(set_, *of, value, None, None, len(vectors)) for of, value in facts.items()]
+    return [
+        row
+        for (engine, measure), value in measured.items()
+        for row in facts(set_, MeasuredEngine(engine), {measure: value}, len(vectors))
+    ]
 
 
 def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -379,8 +381,8 @@ def _machine() -> Machine:
 
     from opensearch_neural.models.sparse.head import best_screen
 
-    facts = {**machine_facts(), "threads": torch.get_num_threads()}
-    return {**facts, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
+    machine = {**machine_facts(), "threads": torch.get_num_threads()}
+    return {**machine, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
 
 
 # ------------------------------------------------ docs/encoding-at-scale.md
