@@ -120,7 +120,7 @@ def certified_rows(
     passes: if above 0, also the cost of widening the window until all pages are proved, see `certain_cost_rows`.
     """
     rows = []
-    for variant, engines in in_a_window(workload):
+    for variant, engines in windowed_variants(workload):
         certain = certified_queries(client, engines, variant.engine, texts)
         if not certain:
             continue
@@ -134,7 +134,7 @@ def certified_rows(
     return rows
 
 
-def in_a_window(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
+def windowed_variants(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
     """(variant, its engines with its options), without those that search all documents or by another's processor"""
     for variant in workload.variants:
         if not variant.whole and variant.engine != TWO_PHASE:
@@ -211,7 +211,7 @@ def pruned_rows(
     Only queries with known tokens count.
     """
     rows = []
-    for variant, engines in in_a_window(workload):
+    for variant, engines in windowed_variants(workload):
         windowed, page, searches = ways_to_search(client, engines, variant)
         if not any(option.name == "exact" for option in windowed.options):
             continue  # it cannot search all documents

@@ -211,7 +211,7 @@ class Experiment(ModelOptions):
         """The model's folder; a model that is not there yet is trained, or averaged. name: the set that it is for."""
         place = self._place(model, name)
         if place not in self._folders:
-            self._folders[place] = self._made(model, name)
+            self._folders[place] = self._make(model, name)
         return self._folders[place]
 
     def _place(self, model: MeasuredEngine, name: str) -> Path:
@@ -219,7 +219,7 @@ class Experiment(ModelOptions):
         of_set = f"-of-{name}" if model.name == ON_CORPUS else ""
         return self.work / "models" / f"{slug(str(model))}{of_set}"
 
-    def _made(self, model: MeasuredEngine, name: str) -> str:
+    def _make(self, model: MeasuredEngine, name: str) -> str:
         from trainers.sparse.train import train_sparse
 
         if model.name == PUBLISHED:

@@ -144,7 +144,7 @@ def _pruned(layout: Layout, label: str, rule: Pruning | None, window: int | None
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def fixed(layout: Layout) -> list[SearchArm]:
+def fixed_arms(layout: Layout) -> list[SearchArm]:
     """The arms without a setting to choose: baselines, and pruned documents without rescoring."""
     return [
         SearchArm(Variant(BM25, BM25), ("contents",)),
@@ -156,7 +156,7 @@ def fixed(layout: Layout) -> list[SearchArm]:
     ]
 
 
-def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
+def arms_of_ideas(layout: Layout) -> dict[str, list[SearchArm]]:
     """{idea: the settings to choose from}."""
 
     def two_phase(prune: float, expansion: float) -> SearchArm:
@@ -234,8 +234,8 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
     def measured() -> list[Row]:
         with translate_errors():
             write_all(client, layout, logger.info)
-            arms = fixed(layout)
-            for idea, settings in tuned(layout).items():
+            arms = fixed_arms(layout)
+            for idea, settings in arms_of_ideas(layout).items():
                 logger.info("choosing a setting of %s", idea)
                 file = layout.folder / "tuned" / f"{slug(idea)}-{fingerprint(_names(settings))}.json"
                 choice = kept(file, partial(chosen, client, experiment, layout, settings))
@@ -251,7 +251,7 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
 def settings_hash(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
     load = experiment.load
-    ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
+    ways = [_names(arms) for arms in (fixed_arms(layout), *arms_of_ideas(layout).values())]
     return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.options.heap)
 
 

@@ -6,11 +6,12 @@ import json
 import logging
 import math
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +20,8 @@ from benchmarks.load.blocks import Block
 from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
-from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, Workload, allowed_target, prepared
+from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, allowed_target, prepared
 from benchmarks.options import NumberList, of_options, setting, setting_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -33,6 +34,9 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
 from opensearch_neural.progress import Progress
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +155,7 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **val
 
 
 def run(
-    client: Any,
+    client: OpenSearch,
     prepares: AbstractContextManager[Workload],
     settings: LoadSettings,
     folder: Path,
@@ -212,10 +216,10 @@ def finish(
 
 
 def rows_under_load(
-    client: Any,
-    target: Any,
+    client: OpenSearch,
+    target: LoadTarget,
     index: str,
-    variants: Any,
+    variants: Sequence[Variant],
     data: Path,
     models: ModelChoice,
     settings: LoadSettings,

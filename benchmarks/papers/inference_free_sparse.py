@@ -421,11 +421,14 @@ def flops(ablation: Ablation) -> RowsAndGoals:
                 objective=replace(base.objective, teacher_scale=scale),
                 regularization=replace(base.regularization, weight=weight),
             )
-            names |= {(arm, OWN): of_curve(how, weight, own), (arm, TARGET): of_curve(how, weight, TARGET)}
+            names |= {
+                (arm, OWN): engine_on_curve(how, weight, own),
+                (arm, TARGET): engine_on_curve(how, weight, TARGET),
+            }
     differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
     for weight in LAMBDAS:
-        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        own = of_curve(WITH, weight, TRAINED_WITH[WITH].own)
+        both, search, neither = (engine_on_curve(how, weight, idf) for how, idf in CURVES.values())
+        own = engine_on_curve(WITH, weight, TRAINED_WITH[WITH].own)
         differences += [(both, search), (search, neither), (both, neither), (both, own)]
     rows = ablation.rows(ablation.searched(arms), names, differences)
     table = Table(rows, ablation.seeds)
@@ -438,7 +441,7 @@ def flops(ablation: Ablation) -> RowsAndGoals:
     ]
 
 
-def of_curve(how: str, weight: float, idf: str) -> str:
+def engine_on_curve(how: str, weight: float, idf: str) -> str:
     """The engine's name in part "flops": how it is trained, λ, and the IDF of its queries."""
     return f"{how}, λ {weight:g}, {idf}"
 
@@ -480,7 +483,7 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
 def curve(table: Table, name: str, which: str, x: str, y: str) -> list[tuple[float, float]]:
     """The students of a set on one of CURVES, as points (x, y), ordered by x. x, y: measures"""
     how, idf = CURVES[which]
-    engines = [of_curve(how, weight, idf) for weight in LAMBDAS]
+    engines = [engine_on_curve(how, weight, idf) for weight in LAMBDAS]
     values = [(table.value(name, engine, x), table.value(name, engine, y)) for engine in engines]
     return sorted((at.value, of.value) for at, of in values if at is not None and of is not None)
 
@@ -510,7 +513,7 @@ def share_goals(table: Table) -> list[Goal]:
     for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
         gains: list[Row] = []
         for weight in LAMBDAS:
-            engine, baseline = (of_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
+            engine, baseline = (engine_on_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
             gains += table.differences(TESTED, engine, baseline, "nDCG@10").values()
         points = [100 * row.value for row in gains]
         goals.append(
@@ -553,7 +556,7 @@ def idf_goal(table: Table) -> Goal:
     """The paper's direction for students without pre-training (table 5): the IDF of the searched corpus is better."""
     gains: list[Row] = []
     for weight in LAMBDAS:
-        searched, own = (of_curve(WITH, weight, idf) for idf in (TARGET, TRAINED_WITH[WITH].own))
+        searched, own = (engine_on_curve(WITH, weight, idf) for idf in (TARGET, TRAINED_WITH[WITH].own))
         gains += table.differences(TESTED, searched, own, "nDCG@10").values()
     return all_goal(
         "at retrieval the searched corpus's IDF is better than that of training, interval above zero (table 5, no "
@@ -586,7 +589,7 @@ def idf_shares(rows: Sequence[Row]) -> str:
     seeds = sorted({row.seed for row in rows if row.seed is not None})
     table, lines = Table(rows, seeds), []
     for name, weight in itertools.product(table.sets, LAMBDAS):
-        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
+        both, search, neither = (engine_on_curve(how, weight, idf) for how, idf in CURVES.values())
         start = table.value(name, neither, "nDCG@10")
         at_retrieval = table.difference(name, search, neither, "nDCG@10")
         in_training = table.difference(name, both, search, "nDCG@10")
@@ -654,12 +657,12 @@ def high_idf_first(experiment: Experiment) -> RowsAndGoals:
             for engine, values in searched(experiment, model, test).items()
         }
 
-    differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
+    differences = [(rare_first_name(ratio), ALL_TOKENS) for ratio in RATIOS]
     rows = rows_of_sets(experiment, measured, differences, {experiment.mean_of_all: list(experiment.sets)})
     return rows, rare_goals(experiment, rows)
 
 
-def of_ratio(ratio: float) -> str:
+def rare_first_name(ratio: float) -> str:
     return f"rare first, idf from {ratio:g} of the highest"
 
 
@@ -684,7 +687,7 @@ def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) ->
         first = search(lambda text: rare_tokens(encode(text), rare))
         return test.measure(rescored(first, test.texts, ids, vectors, encode), MEASURES)
 
-    ways = {ALL_TOKENS: None} | {of_ratio(ratio): Rare("ratio", ratio) for ratio in RATIOS}
+    ways = {ALL_TOKENS: None} | {rare_first_name(ratio): Rare("ratio", ratio) for ratio in RATIOS}
     return {name: kept_measured(place / f"{slug(name)}.json", partial(run, rare)) for name, rare in ways.items()}
 
 
@@ -724,9 +727,9 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
     goals: list[Goal] = []
     for arm in experiment.arms:
         for ratio in RATIOS:
-            row = table.difference(label, of_ratio(ratio), ALL_TOKENS, "nDCG@10", variant=arm)
+            row = table.difference(label, rare_first_name(ratio), ALL_TOKENS, "nDCG@10", variant=arm)
             words = (
-                f"{arm}, {of_ratio(ratio)}: nDCG@10 at most {MOST_LOST} below that of all tokens, {label}, "
+                f"{arm}, {rare_first_name(ratio)}: nDCG@10 at most {MOST_LOST} below that of all tokens, {label}, "
                 "interval included (section 5.3.2)"
             )
             is_kept = row is not None and row.low is not None and row.low >= -MOST_LOST

@@ -159,7 +159,7 @@ SELF_CONTRASTIVE = mlr("last:2", "self-contrastive", repeated=True)
 MULTI_VECTOR = mlr("last:2", "multi-vector", repeated=True)
 
 
-def of_lambdas() -> list[Arm]:
+def lambda_arms() -> list[Arm]:
     return [mlr("last:2", "self-contrastive", weight=weight, repeated=True) for weight in LAMBDAS]
 
 
@@ -361,7 +361,7 @@ class MultiLayerExperiment:
             of_document = articles(squad)
             parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
             for line in judgements(squad, "train"):
-                parts[_part(of_document[line.split("\t")[1]])].append(line)
+                parts[_split_of(of_document[line.split("\t")[1]])].append(line)
             write_part(squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
             write_part(squad, self.train_set(SQUAD), {"train": parts["train"]}, judged_documents(parts["train"]))
             # A document may answer questions of several splits.
@@ -452,7 +452,7 @@ class MultiLayerExperiment:
 
     def best_on_dev(self) -> Arm:
         """SELF_CONTRASTIVE with the λ of LAMBDAS whose model with the first seed is best on dev."""
-        models = self.each_trained([(arm, SEEDS[0]) for arm in of_lambdas()], search=False)
+        models = self.each_trained([(arm, SEEDS[0]) for arm in lambda_arms()], search=False)
         best = max(models, key=lambda trained: trained.dev)
         logger.info("best on dev: %s", best.arm.name)
         return best.arm
@@ -513,7 +513,7 @@ class MultiLayerExperiment:
         return published | {f"{name}, {length} tokens": f"dense:{cut}"}
 
 
-def _part(article: str) -> str:
+def _split_of(article: str) -> str:
     share = int(hashlib.sha256(article.encode()).hexdigest()[:8], 16) / 0x100000000
     return "dev" if share < DEV_SHARE else "test" if share < DEV_SHARE + TEST_SHARE else "train"
 
@@ -732,7 +732,7 @@ def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
         [(arm, seed) for arm in arms for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
     )
     # The other candidates for λ; the chosen one has a row already.
-    others = [arm for arm in of_lambdas() if arm != best]
+    others = [arm for arm in lambda_arms() if arm != best]
     rows = dev_rows(experiment, models)
     rows += dev_rows(experiment, experiment.each_trained([(arm, SEEDS[0]) for arm in others], search=False))
     rows += test_rows(experiment, models, DUAL, best)
@@ -766,7 +766,7 @@ def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
 
 
 def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    arms = (DUAL, *of_lambdas())
+    arms = (DUAL, *lambda_arms())
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     return dev_rows(experiment, models) + test_rows(experiment, models, DUAL), []
 

@@ -154,7 +154,9 @@ def arms() -> dict[str, Pretraining]:
     return {arm.name: arm for arm in pretrainings}
 
 
-def settings(steps: int, learning_rate: float, *, evaluations: int, batch: int = 32, **more: Any) -> TrainingSettings:
+def training_settings(
+    steps: int, learning_rate: float, *, evaluations: int, batch: int = 32, **more: Any
+) -> TrainingSettings:
     """evaluations: how often a training is evaluated"""
     return TrainingSettings(
         steps=steps,
@@ -235,7 +237,7 @@ class QueryAsContextExperiment:
             backbone=str(start),
             passage_length=PASSAGE_LENGTH,
             query_length=QUERY_LENGTH,
-            training=settings(self.scale.generator_steps, 2e-4, evaluations=1, bucket=16),
+            training=training_settings(self.scale.generator_steps, 2e-4, evaluations=1, bucket=16),
         )
 
         def read_pairs() -> Iterator[dict[str, str]]:
@@ -277,7 +279,7 @@ class QueryAsContextExperiment:
                 max_length=PASSAGE_LENGTH,
                 masked=MASKED,
                 whole_word=True,
-                training=settings(scale.mlm_steps, 5e-4, evaluations=5, bucket=16),
+                training=training_settings(scale.mlm_steps, 5e-4, evaluations=5, bucket=16),
             )
         )
 
@@ -303,7 +305,7 @@ class QueryAsContextExperiment:
             # Only measured: the loss on passages held back still chooses the state to keep.
             dev=[self.dev],
             selection=DevSettings(queries=300, documents=700),
-            training=settings(
+            training=training_settings(
                 steps, 3e-4, evaluations=5, batch=self.scale.batch, log_every=max(1, min(10, steps // 10)), seed=SEED
             ),
             cache=self.work / "passages",
@@ -321,7 +323,7 @@ class QueryAsContextExperiment:
             train_query_as_context(replace(config, output=output, training=half))
         return output
 
-    def of_arm(self, arm: Pretraining) -> QueryAsContextConfig:
+    def with_contexts(self, arm: Pretraining) -> QueryAsContextConfig:
         """The configuration of an arm with the source of its contexts, which is made if it is not there yet."""
         config = self.configuration(arm, self.documents, self.start)
         if arm.context != "query":
@@ -333,7 +335,7 @@ class QueryAsContextExperiment:
         """An arm's checkpoint, trained if it is not there yet."""
         from trainers.query_as_context.train import train_query_as_context
 
-        train_query_as_context(self.of_arm(arm))
+        train_query_as_context(self.with_contexts(arm))
         return self.output(arm.name)
 
     # -------------------------------------------- fine-tuning
@@ -372,7 +374,7 @@ class QueryAsContextExperiment:
             candidates=CandidateSettings(negatives=1, depth=200, mine="bm25"),
             two_stage=TwoStageSettings(depth=200),
             selection=DevSettings(hold_back=0.05, queries=300, documents=500),
-            training=settings(self.scale.fine_tuning_steps, 1e-4, evaluations=2, set_weights=0.5),
+            training=training_settings(self.scale.fine_tuning_steps, 1e-4, evaluations=2, set_weights=0.5),
         )
 
     # -------------------------------------------- tests

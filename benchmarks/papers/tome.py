@@ -437,7 +437,7 @@ def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
     ]
 
 
-def losses(decoder: Decoder, data: Path, test: JudgedSet) -> dict[str, float]:
+def stage_losses(decoder: Decoder, data: Path, test: JudgedSet) -> dict[str, float]:
     """The loss in each stage: the share of stage 1's passages that are in the corpus, and that are a relevant document's;
     and the share of stage 2's freely written URLs that are a document's."""
     documents_of: dict[str, set[str]] = {}
@@ -555,7 +555,7 @@ class SetExperiment:
                 times, device = latency(decoder.retriever(way), timed), decoder.model.url[0].device.type
                 rows += latency_rows(name, engine._replace(variant=way), times, len(timed), on=device)
             if arm == TWO:
-                rows += facts(name, engine, losses(decoder, self.data, self.test), len(decoder.inputs))
+                rows += facts(name, engine, stage_losses(decoder, self.data, self.test), len(decoder.inputs))
         if TWO in self.arms:
             runs[MeasuredEngine(FUSED)] = fused(runs[MeasuredEngine(BM25)], runs[MeasuredEngine(TWO, SEED)])
         measured = {engine: hits(run, self.test) for engine, run in runs.items()}
@@ -664,7 +664,7 @@ def tome(
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
 
-    experiments = prepared(data, work, scale, sets, arms or ARMS, connection)
+    experiments = set_experiments(data, work, scale, sets, arms or ARMS, connection)
     shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
     rows: list[Row] = []
     for experiment in experiments:
@@ -681,7 +681,7 @@ def tome(
     )
 
 
-def prepared(
+def set_experiments(
     data: Path, work: Path, scale: TomeScale, sets: Sequence[str], arms: Sequence[str], connection: ConnectionSettings
 ) -> list[SetExperiment]:
     """The sets, each with its part of the documents, BM25's searches, and all that comes before its arms."""
