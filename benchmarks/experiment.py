@@ -4,7 +4,7 @@ A paper's file declares its sets, arms, engines, measures, differences and goals
 trained with a seed is a `MeasuredEngine`. Every part of a paper takes the same steps:
 
     trials(ARMS, REPEATED, seeds)             every arm with the first seed; arms in REPEATED with all seeds
-    each(engines, output, train)              trains each once, also in several processes side by side
+    for_each(engines, output, train)          trains each once, also in several processes side by side
     kept_measured(file, compute)              searches each once, and keeps the measures of every question
     measured | means(measured, seeds)         the mean over seeds, question by question
     compared(set, measured, DIFFERENCES)      values with intervals, and paired differences
@@ -87,7 +87,7 @@ def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
     return [results[path] for path in jobs]
 
 
-def each(
+def for_each(
     engines: Iterable[MeasuredEngine], output: Callable[[MeasuredEngine], Path], job: Callable[[MeasuredEngine], T]
 ) -> dict[MeasuredEngine, T]:
     """{engine: the result of its job}, in the order of `engines`; see `shared`. output: the path that a job makes."""

@@ -55,8 +55,8 @@ from benchmarks.experiment import (
     Table,
     all_goal,
     compared,
-    each,
     facts,
+    for_each,
     goal_of,
     is_above,
     kept,
@@ -293,7 +293,7 @@ class Ablation:
                 for name, of_set in content.items()
             }
 
-        return each(engines, lambda engine: engines[engine].output, search)
+        return for_each(engines, lambda engine: engines[engine].output, search)
 
     def _searched(self, config: SparseConfig) -> dict[str, Any]:
         from trainers.sparse.student_measures import sparsity_of

@@ -43,8 +43,8 @@ from benchmarks.experiment import (
     Table,
     all_goal,
     compared,
-    each,
     facts,
+    for_each,
     goal_of,
     is_above,
     kept_measured,
@@ -404,7 +404,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Every arm without fine-tuning, compared with random passages and the start, and its progress on dev."""
     rows: list[Row] = []
     of_name = arms()
-    models = each(
+    models = for_each(
         [MeasuredEngine(name, SEED) for name in of_name],
         lambda engine: experiment.output(engine.name),
         lambda engine: experiment.pretrained(of_name[engine.name]),
@@ -443,7 +443,7 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         start = experiment.start if engine.name == START else experiment.pretrained(of_name[engine.name])
         return experiment.fine_tuned(engine.name, start)
 
-    models = each(
+    models = for_each(
         [MeasuredEngine(START), *(MeasuredEngine(name) for name in of_name)],
         lambda engine: experiment.fine_tuning(engine.name, experiment.start).output,
         train,
