@@ -257,8 +257,8 @@ class Recipe:
     def described(self) -> str:
         """The start and its use, as results name them."""
         width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
-        facts = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
-        return f"{self.start_name} ({facts}), {self.pooling}, {compared}"
+        details = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
+        return f"{self.start_name} ({details}), {self.pooling}, {compared}"
 
     def check(self) -> None:
         """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is not a model."""
