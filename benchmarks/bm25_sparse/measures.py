@@ -177,11 +177,11 @@ def kept_measures(
             return engines, judged or judged_queries(experiment.sets[name])
 
         def measured(way: str) -> Measured:
-            engines, questions = opened()
+            engines, asked = opened()
             searched_by, settings = ways[way]
             body_of = engines.with_settings(**settings).body_of(searched_by)
             retriever = OpenSearchRetriever(client, engines.index, way, body_of)
-            return run_retriever(retriever, questions.queries, questions.qrels, measures).measured
+            return run_retriever(retriever, asked.queries, asked.qrels, measures).measured
 
         return {way: kept_measured(place / f"{slug(way)}.json", partial(measured, way)) for way in ways}
 

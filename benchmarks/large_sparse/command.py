@@ -26,7 +26,7 @@ import click
 
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import Table, facts, goal_of, kept, kept_rows, publish, slug, work_options
+from benchmarks.experiment import Table, goal_of, kept, kept_rows, publish, slug, work_options
 from benchmarks.grown.index import Growth, set_of_size
 from benchmarks.large_sparse.arms import FieldSearch
 from benchmarks.large_sparse.indexes import Layout, field_of, write_all
@@ -48,7 +48,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.overlap import PAGE
-from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
+from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
 from opensearch_neural.queries.forward_index import FIELD as ROWS
@@ -272,13 +272,15 @@ def quality_rows(
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         rows = quality.nearness_rows(client, workload, judged.queries, set_)
-        runs = {arm.name: quality.retriever(client, workload, arm).retrieve(judged.queries, PAGE) for arm in variants}
+        runs = {
+            each.name: quality.retriever(client, workload, each).retrieve(judged.queries, PAGE) for each in variants
+        }
     ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in runs.items()}
     rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes: dict[str, float] = kept(layout.bytes_file, dict)
     for arm in arms:
-        read = sum(sizes[field] for field in arm.reads)
-        rows += facts(set_, MeasuredEngine(arm.variant.name), {BYTES: read}, layout.growth.documents)
+        size = sum(sizes[part] for part in arm.reads)
+        rows.append(Row(set_, arm.variant.name, BYTES, size, None, None, layout.growth.documents))
     return rows
 
 

@@ -76,17 +76,14 @@ def generate_queries(
     }
     loaded: list[tuple[Any, PreTrainedTokenizerBase, Copying | None]] = []
 
-    def load() -> tuple[Any, PreTrainedTokenizerBase, Copying | None]:
-        generator: Any
-        generator, tokenizer = backbones.sequence_to_sequence(model)
-        backbones.check_lengths(generator, read=sampling.passage_length, written=sampling.query_length)
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        copying = copying_of(documents, tokenizer, sampling.passage_length) if sampling.copying else None
-        return generator.to(place, dtype=getattr(torch, computed)).eval(), tokenizer, copying
-
     def work(number: int) -> Chunk:
         if not loaded:
-            loaded.append(load())
+            read: Any
+            read, words = backbones.sequence_to_sequence(model)
+            backbones.check_lengths(read, read=sampling.passage_length, written=sampling.query_length)
+            place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            copies = copying_of(documents, words, sampling.passage_length) if sampling.copying else None
+            loaded.append((read.to(place, dtype=getattr(torch, computed)).eval(), words, copies))
         generator, tokenizer, copying = loaded[0]
         rows = range(number * chunk, min((number + 1) * chunk, len(documents)))
         passages = [documents.text_at(row) for row in rows]

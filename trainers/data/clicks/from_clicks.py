@@ -125,12 +125,12 @@ def from_clicks(
     known = None if propensities is None else read_propensities(propensities, depth)
     depth = depth if known is None else len(known)
     if log is not None:
-        read_log = read_rows(log, depth)
+        read = read_rows(log, depth)
     elif ubi_queries is not None and ubi_events is not None:
-        read_log = read_ubi(records(ubi_queries), records(ubi_events), depth, click_action, impression_action)
-    judged = judgements(read_log, min_impressions, known)
+        read = read_ubi(records(ubi_queries), records(ubi_events), depth, click_action, impression_action)
+    judged = judgements(read, min_impressions, known)
     write(output, judged, test_share)
-    _report(read_log, judged, output, min_impressions, estimated=known is None)
+    _report(read, judged, output, min_impressions, estimated=known is None)
     if corpus is not None:
         print(
             f"{write_pairs(output, judged, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
