@@ -141,17 +141,22 @@ def _kept_and_cost(rows: list[Row], lists: Lists) -> str:
     return kept_and_cost([row for row in rows if row.measure not in measures and row.engine not in engines])
 
 
+def _without_lists(table: Callable[[list[Row]], str]) -> Callable[[list[Row], Lists], str]:
+    """The function for a mark that reads no lists."""
+    return lambda rows, lists: table(rows)
+
+
 MARKS: dict[str, Callable[[list[Row], Lists], str]] = {
     "table": _table,
     "goals": lambda rows, lists: "",
     "gains": _gains,
-    "arms": lambda rows, lists: arms(rows),
-    "trials": lambda rows, lists: trials_table(rows),
-    "ratios": lambda rows, lists: ratios(rows),
+    "arms": _without_lists(arms),
+    "trials": _without_lists(trials_table),
+    "ratios": _without_lists(ratios),
     "costs": _costs,
     "kept-and-cost": _kept_and_cost,
     "quality-and-cost": _quality_and_cost,
-    **{mark: lambda rows, lists, table=table: table(rows) for mark, table in of_experiments("TABLES").items()},
+    **{mark: _without_lists(table) for mark, table in of_experiments("TABLES").items()},
 }
 """{mark: makes the table of the rows, by the lists behind the names}"""
 FIGURES: dict[str, Callable[[Summary], dict[str, str]]] = of_experiments("FIGURES")
