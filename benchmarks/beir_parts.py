@@ -25,19 +25,21 @@ def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str 
     """
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
-    known = read_json_object(file, missing_ok=True)
+    recorded = read_json_object(file, missing_ok=True)
     for folder in folders:
-        if folder.name in known and known[folder.name] != facts[folder.name]:
+        if recorded.get(folder.name, facts[folder.name]) != facts[folder.name]:
             raise InputError(f"{work} was begun with another {folder.name} than {folder}", "give another --work")
-    wanted = {
+    hashes = {
         name: "lexical" if model == "lexical" else directory.hash_files(directory.locate(model))
         for name, model in models.items()
     }
-    there = {**wanted, **known.get("models", {})}
-    if other := next((name for name in wanted if there[name] != wanted[name]), None):
-        raise InputError(f"{work} was begun with another {other} than {models[other]}", "give another --work")
-    if (made := {**facts, **known, "models": there}) != known:
-        write_json(file, made)
+    recorded_hashes = recorded.get("models", {})
+    for name, hash in hashes.items():
+        if recorded_hashes.get(name, hash) != hash:
+            raise InputError(f"{work} was begun with another {name} than {models[name]}", "give another --work")
+    content = {**facts, **recorded, "models": {**hashes, **recorded_hashes}}
+    if content != recorded:
+        write_json(file, content)
 
 
 def evenly(ids: Sequence[T], count: int) -> list[T]:
@@ -72,6 +74,6 @@ def write_part(
     with locked(folder, done=folder):  # several copies of a command may run at once
         if folder.exists():
             return
-        kept = (each for each in read_documents(source) if documents is None or each.id in documents)
+        chosen = (document for document in read_documents(source) if documents is None or document.id in documents)
         with replaced(folder) as beside:
-            write_beir(beside, kept, read_queries(source), splits)
+            write_beir(beside, chosen, read_queries(source), splits)

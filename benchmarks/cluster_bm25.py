@@ -152,5 +152,5 @@ def tuned_bm25(client: OpenSearch, folders: Mapping[str, Path], kept_in: Path) -
             return engine.scores(tuning_questions(folder))
 
     return best_settings(
-        {name: kept_scores(kept_in, name, Bm25Settings, partial(scores, each)) for name, each in folders.items()}
+        {name: kept_scores(kept_in, name, Bm25Settings, partial(scores, folder)) for name, folder in folders.items()}
     )

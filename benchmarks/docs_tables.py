@@ -35,9 +35,14 @@ command that made the result. Lists may follow the names; semicolons separate th
     <!-- costs: NAME, NAME: MEASURE, MEASURE; MEASURE -->
                                               the engines' costs in the first result, and their quality in the others,
                                               where they were trained for longer
-    <!-- figure: ingest/encoding: FIGURE -->  a single figure within a line (`encoding_speed.figures`), without the command
+    <!-- figure: NAME: FIGURE -->            a single figure within a line, without the command
 
 A name with a comma stands in double quotes: "bm25-sparse, window 20". Do not edit this text by hand.
+
+A mark that only one experiment needs is in its own file, the module of a command of `osn bench` or `osn paper`:
+
+    TABLES = {mark: rows → table}
+    FIGURES = {name of a result: its summary → {figure: text}}
 """
 
 from __future__ import annotations
@@ -46,9 +51,11 @@ import csv
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
-from benchmarks.papers.inference_free_sparse import idf_shares
 from benchmarks.render import (
     COSTS,
     FACTS,
@@ -62,7 +69,6 @@ from benchmarks.render import (
     ratios,
     runs,
 )
-from benchmarks.speed import encoding_speed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -77,6 +83,13 @@ FOLDED = 2
 """If a table has more commands than this, they are folded away."""
 
 Lists = Sequence[Sequence[str]]
+
+
+def of_experiments(name: str) -> dict[str, Any]:
+    """The entries of the dictionary called `name` in the modules of all commands of `osn bench` and `osn paper`."""
+    commands = [*entry_points(group="osn.bench"), *entry_points(group="osn.paper")]
+    modules = [import_module(module) for module in dict.fromkeys(command.module for command in commands)]
+    return {key: value for module in modules for key, value in getattr(module, name, {}).items()}
 
 
 def _table(rows: list[Row], lists: Lists) -> str:
@@ -109,7 +122,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
-    def wanted(row: Row) -> bool:
+    def is_shown(row: Row) -> bool:
         if engines and row.engine not in (baseline, *engines):
             return False
         if means and row.kind == "difference" and row.sets and row.set not in means:
@@ -120,7 +133,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
             return row.measure not in (*FACTS, OVERLAP) or row.measure in measures
         return row.measure in measures and (not levels or (row.level in levels and row.engine in compared))
 
-    return quality_and_cost([row for row in rows if wanted(row)])
+    return quality_and_cost([row for row in rows if is_shown(row)])
 
 
 def _kept_and_cost(rows: list[Row], lists: Lists) -> str:
@@ -128,19 +141,26 @@ def _kept_and_cost(rows: list[Row], lists: Lists) -> str:
     return kept_and_cost([row for row in rows if row.measure not in measures and row.engine not in engines])
 
 
+def _without_lists(table: Callable[[list[Row]], str]) -> Callable[[list[Row], Lists], str]:
+    """The function for a mark that reads no lists."""
+    return lambda rows, lists: table(rows)
+
+
 MARKS: dict[str, Callable[[list[Row], Lists], str]] = {
     "table": _table,
     "goals": lambda rows, lists: "",
     "gains": _gains,
-    "arms": lambda rows, lists: arms(rows),
-    "trials": lambda rows, lists: trials_table(rows),
-    "idf-shares": lambda rows, lists: idf_shares(rows),
-    "ratios": lambda rows, lists: ratios(rows),
+    "arms": _without_lists(arms),
+    "trials": _without_lists(trials_table),
+    "ratios": _without_lists(ratios),
     "costs": _costs,
     "kept-and-cost": _kept_and_cost,
     "quality-and-cost": _quality_and_cost,
+    **{mark: _without_lists(table) for mark, table in of_experiments("TABLES").items()},
 }
 """{mark: makes the table of the rows, by the lists behind the names}"""
+FIGURES: dict[str, Callable[[Summary], dict[str, str]]] = of_experiments("FIGURES")
+"""{name of a result: its summary → {figure: text}}"""
 WITHOUT_GOALS = ("ratios", "costs", "quality-and-cost")
 """Marks without the goals; below others they stand, if there are no lists."""
 
@@ -156,13 +176,13 @@ def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
     parts = [MARKS[what]([row for summary in summaries for row in summary.rows], lists)]
     if what in ("goals", "kept-and-cost") or not (lists or what in WITHOUT_GOALS):
         words = lists[0] if what == "goals" and lists else [""]
-        goals = [goal for summary in summaries for goal in summary.goals if any(each in goal.goal for each in words)]
+        goals = [goal for summary in summaries for goal in summary.goals if any(word in goal.goal for word in words)]
         parts.append("\n".join(f"- {goal}" for goal in goals))
     commands = [f"`{summary.command}`" for summary in summaries]
     if len(commands) > FOLDED:
         commands = [
             "<details>\n<summary>The commands</summary>",
-            "\n".join(f"- {each}" for each in commands),
+            "\n".join(f"- {command}" for command in commands),
             "</details>",
         ]
     parts += commands
@@ -174,22 +194,22 @@ def listed(text: str) -> list[str]:
     return next(csv.reader([text.strip()], skipinitialspace=True), [])
 
 
-def figure(summary: Summary, name: str) -> str:
-    """A single figure. Raises InputError for an unknown name."""
-    known = encoding_speed.figures(summary)
-    if name not in known:
-        raise InputError(f"no figure is called {name!r}", f"known are {', '.join(known)}")
-    return known[name]
+def figure(result: str, summary: Summary, name: str) -> str:
+    """A single figure of a result. Raises InputError for an unknown name."""
+    figures = FIGURES[result](summary) if result in FIGURES else {}
+    if name not in figures:
+        raise InputError(f"no figure is called {name!r}", f"{result} has {', '.join(figures) or 'none'}")
+    return figures[name]
 
 
 def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
     """All rows, without those of a single seed if there is a mean over several seeds."""
 
-    def of(row: Row) -> tuple[str, ...]:
+    def identity(row: Row) -> tuple[str, ...]:
         return row.where, row.engine, row.variant, row.measure, row.kind, row.baseline
 
-    means = {of(row) for row in rows if row.seeds}
-    return [row for row in rows if row.seed is None or of(row) not in means]
+    means = {identity(row) for row in rows if row.seeds}
+    return [row for row in rows if row.seed is None or identity(row) not in means]
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
@@ -203,7 +223,7 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
         names = match["names"].split(", ")
         summaries = [read(results / name / "summary.json") for name in names]
         if match["what"] == "figure":
-            return match["mark"] + figure(summaries[0], match["lists"]) + match["end"]
+            return match["mark"] + figure(names[0], summaries[0], match["lists"]) + match["end"]
         lists = [listed(part) for part in match["lists"].split(";")] if match["lists"] else []
         if match["what"] == "runs":
             table = runs(dict(zip(names, summaries, strict=True)), *(", ".join(part) for part in lists))

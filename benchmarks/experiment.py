@@ -4,7 +4,7 @@ A paper's file declares its sets, arms, engines, measures, differences and goals
 trained with a seed is a `MeasuredEngine`. Every part of a paper takes the same steps:
 
     trials(ARMS, REPEATED, seeds)             every arm with the first seed; arms in REPEATED with all seeds
-    each(engines, output, train)              trains each once, also in several processes side by side
+    for_each(engines, output, train)          trains each once, also in several processes side by side
     kept_measured(file, compute)              searches each once, and keeps the measures of every question
     measured | means(measured, seeds)         the mean over seeds, question by question
     compared(set, measured, DIFFERENCES)      values with intervals, and paired differences
@@ -78,23 +78,23 @@ def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
     """
     results: dict[Path, T] = {}
     for wait in (False, True):
-        for made, job in jobs.items():
-            if made in results:
+        for path, job in jobs.items():
+            if path in results:
                 continue
-            with locked(made, wait=wait) as held:
-                if held:
-                    results[made] = job()
-    return [results[made] for made in jobs]
+            with locked(path, wait=wait) as is_ours:
+                if is_ours:
+                    results[path] = job()
+    return [results[path] for path in jobs]
 
 
-def each(
+def for_each(
     engines: Iterable[MeasuredEngine], output: Callable[[MeasuredEngine], Path], job: Callable[[MeasuredEngine], T]
 ) -> dict[MeasuredEngine, T]:
     """{engine: the result of its job}, in the order of `engines`; see `shared`. output: the path that a job makes."""
-    made = {engine: output(engine) for engine in engines}
-    jobs = {path: partial(job, engine) for engine, path in made.items()}
+    paths = {engine: output(engine) for engine in engines}
+    jobs = {path: partial(job, engine) for engine, path in paths.items()}
     results = dict(zip(jobs, shared(jobs), strict=True))
-    return {engine: results[path] for engine, path in made.items()}
+    return {engine: results[path] for engine, path in paths.items()}
 
 
 def kept(file: Path, compute: Callable[[], Any]) -> Any:
@@ -154,10 +154,10 @@ def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> 
     """{engine: its mean over `seeds`, question by question}, if measured with all of them; empty for a single seed."""
     averages: dict[MeasuredEngine, Measured] = {}
     for engine in measured:
-        every = [engine._replace(seed=seed) for seed in seeds]
-        if len(seeds) > 1 and engine.seed == seeds[0] and all(own in measured for own in every):
+        of_seeds = [engine._replace(seed=seed) for seed in seeds]
+        if len(seeds) > 1 and engine.seed == seeds[0] and all(seeded in measured for seeded in of_seeds):
             mean = engine._replace(seed=None, seeds=tuple(seeds))
-            averages[mean] = averaged([measured[own] for own in every])
+            averages[mean] = averaged([measured[seeded] for seeded in of_seeds])
     return averages
 
 
@@ -184,8 +184,8 @@ def compared(
     against[None] = [engine for engine in measured if engine not in paired]
     rows: dict[Key, Row] = {}
     for rival, engines in against.items():
-        some = {engine: measured[engine] for engine in (rival, *engines) if engine is not None}
-        for row in result_rows.rows(name, some, baseline=rival, clusters=clusters):
+        compared_with = {engine: measured[engine] for engine in (rival, *engines) if engine is not None}
+        for row in result_rows.rows(name, compared_with, baseline=rival, clusters=clusters):
             rows.setdefault(row.key, row)
     return [*rows.values(), *seed_error_rows(list(rows.values()), seeds)]
 
@@ -210,7 +210,8 @@ def pairs(
     matched: list[tuple[MeasuredEngine, MeasuredEngine]] = []
     for name, baseline in dict.fromkeys(differences):
         if isinstance(baseline, MeasuredEngine):
-            matched += [(each, baseline) for each in known if each.name == name and each != baseline in known]
+            if baseline in known:
+                matched += [(engine, baseline) for engine in known if engine.name == name and engine != baseline]
             continue
         rivals = [engine for engine in known if engine.name == baseline]
         for engine in (engine for engine in known if engine.name == name):
@@ -295,14 +296,13 @@ class Table:
     def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
         """The difference of each of the seeds that were measured."""
         key = Key(name, engine, label(measure), "difference", baseline)
-        every = [self._rows.get(key._replace(seed=seed)) for seed in self.seeds]
-        return [row for row in every if row is not None]
+        return [row for seed in self.seeds if (row := self._rows.get(key._replace(seed=seed))) is not None]
 
     def _find(self, key: Key) -> Row | None:
         key = key._replace(measure=label(key.measure))
         mean = key._replace(seeds=tuple(self.seeds) if len(self.seeds) > 1 else ())
         first = key._replace(seed=self.seeds[0] if self.seeds else None)
-        return next((row for each in (mean, first, key) if (row := self._rows.get(each)) is not None), None)
+        return next((row for wanted in (mean, first, key) if (row := self._rows.get(wanted)) is not None), None)
 
 
 def is_above(row: Row | None) -> bool:
@@ -405,5 +405,7 @@ def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def paper_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --data, --work and --record."""
-    there = click.Path(path_type=Path, exists=True)
-    return click.option("--data", required=True, type=there, help="Folder of the BEIR folders.")(work_options(command))
+    existing = click.Path(path_type=Path, exists=True)
+    return click.option("--data", required=True, type=existing, help="Folder of the BEIR folders.")(
+        work_options(command)
+    )

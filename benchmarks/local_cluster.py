@@ -116,5 +116,5 @@ def write_in_threads(client: OpenSearch, index: str, actions: Iterable[Action], 
             if len(sent) == 2 * threads:
                 sent.popleft().result()
             sent.append(pool.submit(write, part))
-        for each in sent:
-            each.result()
+        for request in sent:
+            request.result()

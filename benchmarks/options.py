@@ -63,7 +63,7 @@ def setting_options(settings: type, **helps: str) -> Callable[[Callable[..., Any
 
 def of_options(settings: Callable[..., T], options: Mapping[str, Any], /, **more: Any) -> T:
     """The dataclass with the values that a command with its `setting_options` got. more: its other fields"""
-    names = [each.name for each in fields(settings) if each.metadata]  # type: ignore[arg-type]
+    names = [field.name for field in fields(settings) if field.metadata]  # type: ignore[arg-type]
     return settings(**{name: options[name] for name in names}, **more)
 
 

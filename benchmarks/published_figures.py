@@ -66,7 +66,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None) -
         }
     publish(
         rows(data.name, measured, baseline="bm25 (english)"),
-        goals({name: each.mean["nDCG@10"] for name, each in measured.items()}),
+        goals({name: of_engine.mean["nDCG@10"] for name, of_engine in measured.items()}),
         title="Published figures of BM25 and MiniLM, measured again",
         data=[data],
         seeds=[0],

@@ -91,15 +91,14 @@ def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] =
     if no row fits, and for several baselines of which none is named.
     """
     measure = label(measure)
-    there = [row for row in rows if row.kind == "difference"]
-    chosen = [row for row in rows if (row.kind, row.measure) == ("difference", measure)]
-    chosen = [row for row in chosen if not engines or row.engine in engines]
+    differences = [row for row in rows if row.kind == "difference"]
+    chosen = [row for row in differences if row.measure == measure and (not engines or row.engine in engines)]
     averaged = {(row.engine, row.variant) for row in chosen if row.seeds}
     chosen = [row for row in chosen if row.seed is None or (row.engine, row.variant) not in averaged]
     chosen = [row for row in chosen if baseline in (None, row.against)]
-    baselines = list(dict.fromkeys(row.against for row in chosen or there))
+    baselines = list(dict.fromkeys(row.against for row in chosen or differences))
     if not chosen:
-        measures = dict.fromkeys(row.measure for row in there)
+        measures = dict.fromkeys(row.measure for row in differences)
         raise InputError(
             f"no result has such differences in {measure}",
             f"differences are in {', '.join(measures) or 'no measure'}; from {', '.join(baselines) or 'no baseline'}",
@@ -129,14 +128,14 @@ def arms(rows: list[Row]) -> str:
     sets = list(dict.fromkeys(set_ for set_, _ in value))
     lines = []
     for engine in dict.fromkeys(engine for _, engine in value):
-        others = list(dict.fromkeys(other for compared, other, _ in above if compared == engine))
-        for at, other in enumerate(others or [""]):
-            cells = [with_interval(above.get((engine, other, name))) if other else "" for name in sets]
+        rivals = list(dict.fromkeys(rival for compared, rival, _ in above if compared == engine))
+        for at, rival in enumerate(rivals or [""]):
+            cells = [with_interval(above.get((engine, rival, name))) if rival else "" for name in sets]
             values = [
                 f"{value[name, engine].value:.3f}" if (name, engine) in value and at == 0 else "" for name in sets
             ]
             pairs = [cell for pair in zip(values, cells, strict=True) for cell in pair]
-            lines.append([engine if at == 0 else "", other, *pairs])
+            lines.append([engine if at == 0 else "", rival, *pairs])
     heads = [head for name in sets for head in (f"{name}: {measure}", "points above")]
     return table(["", "compared with", *heads], lines)
 
@@ -187,31 +186,31 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     means = list(dict.fromkeys(row.set for row in differences if row.sets))
     levels = [(row.where, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
-    kept = sorted(dict.fromkeys((set_, measure) for *_, set_, measure in score), key=lambda of: KEPT.index(of[1]))
+    scored = sorted(dict.fromkeys((set_, measure) for *_, set_, measure in score), key=lambda pair: KEPT.index(pair[1]))
     judged = {row.set for row in differences} - {*means}
     facts: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: row.seed is not None):
         if row.kind == "value" and row.measure in FACTS and row.set not in judged:
             facts.setdefault((row.engine, row.variant, row.measure), row)
-    of_all = [measure for measure in FACTS if any(measure == of for *_, of in facts)]
+    known_facts = [measure for measure in FACTS if any(measure == known for *_, known in facts)]
 
     def line(engine: str, model: str) -> list[str]:
-        own = [row for (of, by, set_), row in gain.items() if (of, by) == (engine, model) and set_ not in means]
-        above = sum(row.low is not None and row.low > 0 for row in own)
-        below = sum(row.high is not None and row.high < 0 for row in own)
+        of_sets = [row for (*pair, set_), row in gain.items() if pair == [engine, model] and set_ not in means]
+        above = sum(row.low is not None and row.low > 0 for row in of_sets)
+        below = sum(row.high is not None and row.high < 0 for row in of_sets)
         return [
             engine,
             model,
             *(with_interval(gain.get((engine, model, set_))) for set_ in means),
-            f"{above} / {below} of {len(own)}" if own else "–",
+            f"{above} / {below} of {len(of_sets)}" if of_sets else "–",
             *(with_interval(cost.get((engine, model, *level))) for level in levels),
-            *(plain(score.get((engine, model, *of))) or "–" for of in kept),
-            *(f"{row.value:,.0f}" if (row := facts.get((engine, model, measure))) else "–" for measure in of_all),
+            *(plain(score.get((engine, model, *pair))) or "–" for pair in scored),
+            *(f"{row.value:,.0f}" if (row := facts.get((engine, model, measure))) else "–" for measure in known_facts),
         ]
 
     def head(measure: str) -> str:
-        own = facts.get((baseline, "", measure))
-        return f"{measure} ({baseline}: {own.value:,.0f})" if own else measure
+        of_baseline = facts.get((baseline, "", measure))
+        return f"{measure} ({baseline}: {of_baseline.value:,.0f})" if of_baseline else measure
 
     pairs = list(dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost)))
     engines = [engine for engine, _ in pairs]
@@ -223,22 +222,22 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             *(f"points over {baseline}, {set_}" for set_ in means),
             "sets above / below",
             *(f"{measure}, {where}" for where, measure in levels),
-            *(f"{measure}, {index}" for index, measure in kept),
-            *map(head, of_all),
+            *(f"{measure}, {set_}" for set_, measure in scored),
+            *map(head, known_facts),
         ],
-        (line(*of) for of in lines),
+        (line(*pair) for pair in lines),
     )
 
 
 def runs(summaries: Mapping[str, Summary], engine: str, baseline: str, where: str) -> str:
     """A line for each result that measured the engine on a set: the commit that wrote it, its seeds, and for each model the
     points of nDCG@10 over the baseline. Of several seeds it is the mean, and "seed 42" follows a figure of one seed."""
-    found: dict[str, dict[str, Row]] = {}
+    rows_of: dict[str, dict[str, Row]] = {}
     for name, summary in summaries.items():
         for row in sorted(summary.rows, key=lambda row: bool(row.seeds)):  # a mean over seeds replaces its seeds
-            of = (row.kind, row.measure, row.engine, row.baseline, row.set)
-            if of == ("difference", "nDCG@10", engine, baseline, where):
-                found.setdefault(name, {})[row.variant] = row
+            identity = (row.kind, row.measure, row.engine, row.baseline, row.set)
+            if identity == ("difference", "nDCG@10", engine, baseline, where):
+                rows_of.setdefault(name, {})[row.variant] = row
 
     def points(row: Row | None) -> str:
         if row is None:
@@ -246,10 +245,10 @@ def runs(summaries: Mapping[str, Summary], engine: str, baseline: str, where: st
         seeds = f"seeds {row.seeds[0]} to {row.seeds[-1]}" if row.seeds else f"seed {row.seed}" if row.seed else ""
         return ", ".join(filter(None, [f"{100 * row.value:.2f}", seeds]))
 
-    models = list(dict.fromkeys(model for by_model in found.values() for model in by_model))
+    models = list(dict.fromkeys(model for by_model in rows_of.values() for model in by_model))
     lines = [
         [name, summaries[name].code[:8], *(points(by_model.get(model)) for model in models)]
-        for name, by_model in found.items()
+        for name, by_model in rows_of.items()
     ]
     return table(["result", "code", *models], lines)
 
@@ -309,13 +308,13 @@ def page(summaries: Mapping[str, Summary], folder: Path) -> str:
         goals = list(map(_goal_cells, summary.goals))
         section = {"name": name, "summary": summary, "columns": columns, "lines": lines, "goals": goals, "plots": plots}
         sections.append(section)
-    every = [goal for summary in summaries.values() for goal in summary.goals]
-    met = sum(goal.met for goal in every)
-    return render("results.html", alone=True, sections=sections, cell=cell, goals=len(every), met=met)
+    all_goals = [goal for summary in summaries.values() for goal in summary.goals]
+    met = sum(goal.met for goal in all_goals)
+    return render("results.html", alone=True, sections=sections, cell=cell, goals=len(all_goals), met=met)
 
 
 def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
-    target, value = (
-        each if isinstance(each, str) else "" if each is None else number(each) for each in (goal.target, goal.value)
-    )
-    return goal.goal, target, value, "yes" if goal.met else "no"
+    def as_text(value: str | float | None) -> str:
+        return value if isinstance(value, str) else "" if value is None else number(value)
+
+    return goal.goal, as_text(goal.target), as_text(goal.value), "yes" if goal.met else "no"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.experiment import publish, record_option
+from benchmarks.experiment import facts, publish, record_option
 from benchmarks.grown.index import Growth, grown_to_sizes, set_of_size
 from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
@@ -35,7 +35,7 @@ from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
-from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class ScoreKeptOptions:
 @setting_options(ScoreKeptOptions)
 @record_option()
 @connection_options
-def score_kept(connection: ConnectionSettings, record: Path | None, **options: Any) -> None:
+def score_kept(connection: ConnectionSettings, record: Path | None, **values: Any) -> None:
     """How much of the exact score the first ten hits keep, and how many of the exact ten they are, by window and index size.
 
     The score kept is the sum of the exact scores of the ten returned hits, divided by that of the exact best ten. Certified
@@ -91,26 +91,25 @@ def score_kept(connection: ConnectionSettings, record: Path | None, **options: A
     request to be filled, and the times of such a request for an empty page and of `osn search --exact`, both as ratios to
     the time of the page.
     """
-    asked = of_options(ScoreKeptOptions, options)
-    variants, passes, seed = parse_variants(asked.engines), asked.passes, asked.seed
-    texts = dict(islice(BeirData.load(asked.data, asked.split).queries.items(), asked.limit_queries))
+    options = of_options(ScoreKeptOptions, values)
+    variants, passes, seed = parse_variants(options.engines), options.passes, options.seed
+    texts = dict(islice(BeirData.load(options.data, options.split).queries.items(), options.limit_queries))
     client = connect(settings=connection)
-    rule = Pruning.parse(asked.prune_postings) if asked.prune_postings else None
-    how: dict[str, Any] = {"sparse": asked.sparse, "vectors": asked.vectors, "prune_postings": rule, "seed": seed}
-    first = Growth(str(asked.data), asked.prefix, min(asked.documents, default=0), **how)
+    rule = Pruning.parse(options.prune_postings) if options.prune_postings else None
+    drawn: dict[str, Any] = {"sparse": options.sparse, "vectors": options.vectors, "prune_postings": rule, "seed": seed}
+    first = Growth(str(options.data), options.prefix, min(options.documents, default=0), **drawn)
     rows: list[Row] = []
-    for growth in grown_to_sizes(client, first, asked.documents, say=say):
-        measured = LoadTarget(connection), growth.index, variants, list(texts.values())
-        with prepared(client, *measured) as workload:
+    for growth in grown_to_sizes(client, first, options.documents, say=say):
+        with prepared(client, LoadTarget(connection), growth.index, variants, list(texts.values())) as workload:
             set_ = set_of_size(growth.documents)
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
             rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if rule is not None and passes:
                 rows += pruned_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
-            if not asked.keep:
+            if not options.keep:
                 client.indices.delete(index=growth.index)
-    title = f"Score kept by window and documents: {asked.data.name}, {Path(asked.sparse).name}"
-    publish(rows, [], title=title, data=[asked.data], seeds=[seed], record=record)
+    title = f"Score kept by window and documents: {options.data.name}, {Path(options.sparse).name}"
+    publish(rows, [], title=title, data=[options.data], seeds=[seed], record=record)
 
 
 def certified_rows(
@@ -121,13 +120,13 @@ def certified_rows(
     passes: if above 0, also the cost of widening the window until all pages are proved, see `certain_cost_rows`.
     """
     rows = []
-    for variant, opened in in_a_window(workload):
-        certain = certified_queries(client, opened, variant.engine, texts)
+    for variant, engines in windowed_variants(workload):
+        certain = certified_queries(client, engines, variant.engine, texts)
         if not certain:
             continue
-        rows.append(share(set_, variant.name, CERTIFIED, certain))
+        rows += share(set_, variant.name, CERTIFIED, certain)
         if passes:
-            windowed, page, searches = ways_to_search(client, opened, variant)
+            windowed, page, searches = ways_to_search(client, engines, variant)
             assert isinstance(windowed, Windowed)
             until_certain = partial(window_until_certain, client, windowed, page, searches["whole"])
             last, seconds = fastest({"certain": until_certain, **searches}, texts, passes)
@@ -135,7 +134,7 @@ def certified_rows(
     return rows
 
 
-def in_a_window(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
+def windowed_variants(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
     """(variant, its engines with its options), without those that search all documents or by another's processor"""
     for variant in workload.variants:
         if not variant.whole and variant.engine != TWO_PHASE:
@@ -143,14 +142,14 @@ def in_a_window(workload: Workload) -> Iterator[tuple[Variant, Engines]]:
 
 
 def ways_to_search(
-    client: OpenSearch, opened: Engines, variant: Variant
+    client: OpenSearch, engines: Engines, variant: Variant
 ) -> tuple[Engine, dict[str, Any], dict[str, Search]]:
     """(the variant's engine, its page, {"window", "whole": a search with its window, and of all documents})"""
-    windowed, page = opened.engine(variant.engine), opened.page(**page_of(variant))
-    exact = opened.with_settings(exact=True).engine(variant.engine)
+    windowed, page = engines.engine(variant.engine), engines.page(**page_of(variant))
+    exact = engines.with_settings(exact=True).engine(variant.engine)
     searches: dict[str, Search] = {
-        "window": lambda text: client.search(index=opened.index, body=windowed.body(text, page)),
-        "whole": lambda text: client.search(index=opened.index, body=exact.body(text, page)),
+        "window": lambda text: client.search(index=engines.index, body=windowed.body(text, page)),
+        "whole": lambda text: client.search(index=engines.index, body=exact.body(text, page)),
     }
     return windowed, page, searches
 
@@ -180,25 +179,26 @@ def certain_cost_rows(
     searched; seconds: of the ways "certain", "window" and "whole"
     """
     rows = [
-        share(set_, engine, WIDENED, [window != first for window in last]),
-        share(set_, engine, SEARCHED_WHOLE, [window is None for window in last]),
+        *share(set_, engine, WIDENED, [window != first for window in last]),
+        *share(set_, engine, SEARCHED_WHOLE, [window is None for window in last]),
     ]
     if enough := [window for window in last if window is not None]:
-        rows.append(Row(set_, engine, LAST_WINDOW, sum(enough) / len(enough), None, None, len(enough)))
+        rows += facts(set_, MeasuredEngine(engine), {LAST_WINDOW: sum(enough) / len(enough)}, len(enough))
     for baseline, way in (("its window", "window"), ("the whole search", "whole")):
         rows.append(time_ratio(set_, engine, TIME, seconds["certain"], baseline, seconds[way], seed))
     return rows
 
 
-def share(set_: str, engine: str, measure: str, told: list[bool]) -> Row:
-    return Row(set_, engine, measure, sum(told) / len(told), None, None, len(told))
+def share(set_: str, engine: str, measure: str, of_queries: list[bool]) -> list[Row]:
+    """A row of the share of queries for which something is so."""
+    return facts(set_, MeasuredEngine(engine), {measure: sum(of_queries) / len(of_queries)}, len(of_queries))
 
 
 def time_ratio(
-    set_: str, engine: str, measure: str, seconds: list[float], baseline: str, others: list[float], seed: int
+    set_: str, engine: str, measure: str, seconds: list[float], baseline: str, of_baseline: list[float], seed: int
 ) -> Row:
     """The time of all queries as a ratio to that of the baseline, with the interval over queries."""
-    estimate = ratio(seconds, others, seed)
+    estimate = ratio(seconds, of_baseline, seed)
     return Row(set_, engine, measure, *estimate, len(seconds), baseline=baseline, kind="ratio")
 
 
@@ -211,8 +211,8 @@ def pruned_rows(
     Only queries with known tokens count.
     """
     rows = []
-    for variant, opened in in_a_window(workload):
-        windowed, page, searches = ways_to_search(client, opened, variant)
+    for variant, engines in windowed_variants(workload):
+        windowed, page, searches = ways_to_search(client, engines, variant)
         if not any(option.name == "exact" for option in windowed.options):
             continue  # it cannot search all documents
         known = [text for text in texts if queries.unsearched(windowed.body(text, page), 0) is not None]
@@ -221,7 +221,7 @@ def pruned_rows(
         ways: dict[str, Search] = {"fill": partial(filled, client, windowed, page), **searches}
         answers, seconds = fastest(ways, known, passes)
         short = [len(answer["hits"]["hits"]) < variant.size for answer in answers["window"]]
-        rows.append(share(set_, variant.name, FILLED, short))
+        rows += share(set_, variant.name, FILLED, short)
         for measure, way in ((FILL_TIME, "fill"), (WHOLE_TIME, "whole")):
             rows.append(time_ratio(set_, variant.name, measure, seconds[way], "its window", seconds["window"], seed))
     return rows

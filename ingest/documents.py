@@ -137,7 +137,7 @@ class Documents:
         )
         self._encoders = Encoders(
             sparse=models.sparse if meta.sparse else None,
-            pq=models.quantized if meta.quantized else None,
+            quantized=models.quantized if meta.quantized else None,
             dense=models.dense if meta.dense and not meta.reconstructed else None,
             reconstructed=meta.reconstructed is not None,
             prune=Pruning.parse(meta.prune) if meta.prune else None,
@@ -146,7 +146,7 @@ class Documents:
         self._raised: tuple[str, str | None] | None = None
         """(the index whose largest weights are raised, how its postings are pruned)"""
         self._tokenizer = (
-            splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
+            splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.quantized, None)
             if meta.passages
             else None
         )

@@ -74,14 +74,14 @@ def content_by_models(request: ModelRequest, new_index: NewIndex) -> Content:
         request = replace(request, counts_while_writing=False)
     chosen = choose(request)
     encoders, dense = chosen.encoders, None
-    quantized = quantized_meta(encoders.pq) if encoders.pq else None
+    quantized = quantized_meta(encoders.quantized) if encoders.quantized else None
 
     def sample() -> list[str]:
         return [document.contents for document in islice(chosen.records(ignore), SAMPLE)]
 
     if (encoder := encoders.dense) is not None:
         dense = dense_meta(DenseInfo.of(encoder), new_index.dense_type, lambda: encoder.encode_documents(sample()))
-    elif (coder := encoders.pq) is not None and quantized is not None and encoders.reconstructed:
+    elif (coder := encoders.quantized) is not None and quantized is not None and encoders.reconstructed:
         dense = reconstructed_meta(
             quantized, coder.quantizer, new_index.dense_type, lambda: coder.encode_documents(sample())
         )

@@ -32,7 +32,7 @@ class Vectors:
     """(documents, vocabulary)"""
     dense: NDArray[np.float32] | None = None
     """(documents, vectors · dimension)"""
-    pq: NDArray[np.uint8] | None = None
+    codes: NDArray[np.uint8] | None = None
     """The codes of a quantized model, (documents, M)."""
     postings: NDArray[np.bool_] | None = None
     """Which of the sparse weights the postings hold, (nnz,). None: all."""
@@ -87,24 +87,28 @@ class Encoders:
     """Makes the vectors in `dense`."""
     batch_size: int = 32
     """Texts in one batch of a network."""
-    pq: QuantizedModel | None = None
-    """Makes the codes in `pq`."""
+    quantized: QuantizedModel | None = None
+    """Makes `codes`."""
     reconstructed: bool = False
-    """Whether the dense vectors are reconstructed from the codes of `pq`."""
+    """Whether the dense vectors are reconstructed from the codes."""
     prune: Pruning | None = None
     """Which terms of the sparse vectors are kept."""
 
     @property
     def pads(self) -> bool:
         """Whether a network pads texts to one length; encoding many texts at once, sorted by length, is faster then."""
-        return any(each is not None and each.info.kind != "lexical" for each in (self.sparse, self.dense, self.pq))
+        return any(
+            each is not None and each.info.kind != "lexical" for each in (self.sparse, self.dense, self.quantized)
+        )
 
     @cached_property
     def alike(self) -> bool:
-        """Whether `pq` encodes documents as `dense` does; they are then encoded once for both."""
+        """Whether `quantized` encodes documents as `dense` does; they are then encoded once for both."""
         from opensearch_neural.models.dense.torch_encoder import documents_alike
 
-        return self.dense is not None and self.pq is not None and documents_alike(self.dense, self.pq.dense)
+        return (
+            self.dense is not None and self.quantized is not None and documents_alike(self.dense, self.quantized.dense)
+        )
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         contents = [document.contents for document in documents]
@@ -115,14 +119,15 @@ class Encoders:
             sparse = self.sparse.encode_documents(contents, **size)
             sparse = sparse if self.prune is None else self.prune(sparse)
         dense = self.dense.encode_documents(contents, batch_size=self.batch_size) if self.dense else None
-        pq = None
-        if self.pq is not None and dense is not None and self.alike:
-            pq = self.pq.quantizer.encode(dense)
-        elif self.pq is not None:
-            pq = self.pq.encode_documents(contents, batch_size=self.batch_size)
-        if self.pq is not None and pq is not None and self.reconstructed:
-            dense = self.pq.quantizer.reconstruct(pq)
-        return Vectors(sparse, dense, pq)
+        codes = None
+        if self.quantized is not None:
+            if dense is not None and self.alike:
+                codes = self.quantized.quantizer.encode(dense)
+            else:
+                codes = self.quantized.encode_documents(contents, batch_size=self.batch_size)
+            if self.reconstructed:
+                dense = self.quantized.quantizer.reconstruct(codes)
+        return Vectors(sparse, dense, codes)
 
 
 @dataclass(frozen=True)
@@ -146,13 +151,13 @@ def pruned(vectors: Vectors, prune: Pruning) -> Vectors:
 def coded(vectors: Vectors, quantizer: Quantizer) -> Vectors:
     """The vectors with codes of the dense vectors."""
     assert vectors.dense is not None
-    return replace(vectors, pq=quantizer.encode(vectors.dense))
+    return replace(vectors, codes=quantizer.encode(vectors.dense))
 
 
 def reconstructed(vectors: Vectors, quantizer: Quantizer) -> Vectors:
     """The vectors with dense vectors reconstructed from the codes."""
-    assert vectors.pq is not None
-    return replace(vectors, dense=quantizer.reconstruct(vectors.pq))
+    assert vectors.codes is not None
+    return replace(vectors, dense=quantizer.reconstruct(vectors.codes))
 
 
 @dataclass

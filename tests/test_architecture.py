@@ -101,6 +101,17 @@ def test_what_all_trainings_share_imports_no_other_part_of_the_trainers() -> Non
     assert wrong == {}
 
 
+def test_what_renders_results_imports_no_experiment() -> None:
+    """A table or figure of one experiment is in its own file (`docs_tables.of_experiments`)."""
+    graph = arrows(ROOT)
+    wrong = {
+        name: others
+        for name in ("benchmarks.render", "benchmarks.docs_tables")
+        if (others := {each for each in graph[name] if each.startswith("benchmarks.")} - {"benchmarks.render"})
+    }
+    assert wrong == {}
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_folders_do_not_import_each_other_in_a_circle(package: str) -> None:
     """A folder below the package counts as one; the package's own modules count one by one."""

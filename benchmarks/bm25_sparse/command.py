@@ -71,13 +71,13 @@ MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
 def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
     """What a reader would ask: above BM25 on how many sets, by how much, at which cost."""
     table = Table(rows, experiment.seeds)
-    made: list[Goal] = []
+    goals: list[Goal] = []
     sets = list(experiment.sets)
     for arm in experiment.arms if len(sets) >= GOAL_SETS else ():
         gains = {name: gain for name in sets if (gain := table.difference(name, SUM, BM25, "nDCG@10", variant=arm))}
         above = [name for name, row in gains.items() if row.low is not None and row.low > 0]
         below = [name for name, row in gains.items() if row.high is not None and row.high < 0]
-        made.append(goal_of(
+        goals.append(goal_of(
             f"bm25-sparse {arm}: nDCG@10 above BM25 with its interval on at least 7 of {len(sets)} sets, below on none",
             "7, 0", f"{len(above)}, {len(below)}", len(above) >= 7 and not below,
         ))  # fmt: skip
@@ -89,7 +89,7 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
             points = None if row is None else 100 * row.value
             words = f"bm25-sparse {arm}: points of nDCG@10 over BM25, {label}, at least"
             shown = None if points is None else round(points, 2)
-            made.append(goal_of(words, target, shown, points is not None and points >= target))
+            goals.append(goal_of(words, target, shown, points is not None and points >= target))
     levels = [Level("closed", clients).label for clients in experiment.clients]
     for size in experiment.sizes:
         for arm in experiment.arms:
@@ -100,11 +100,11 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
                 ratio = table.ratio(set_of_size(size), LEVEL, SUM, BM25, measure, variant=arm)
                 words = f"bm25-sparse {arm}: {measure} on {set_of_size(size)}, {LEVEL}, in BM25's, at most"
                 shown = None if ratio is None else round(ratio.value, 3)
-                made.append(goal_of(words, limit, shown, ratio is not None and ratio.value <= limit))
+                goals.append(goal_of(words, limit, shown, ratio is not None and ratio.value <= limit))
             if share := table.value(set_of_size(size), SUM, "score kept", variant=arm):
                 words = f"bm25-sparse {arm}: score kept on {share.set}, at least"
-                made.append(goal_of(words, LEAST_KEPT, round(share.value, 4), share.value >= LEAST_KEPT))
-    return made
+                goals.append(goal_of(words, LEAST_KEPT, round(share.value, 4), share.value >= LEAST_KEPT))
+    return goals
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:

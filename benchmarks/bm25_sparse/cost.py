@@ -23,7 +23,7 @@ from benchmarks.bm25_sparse.measures import (
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import kept_rows
+from benchmarks.experiment import facts, kept_rows
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
 from benchmarks.load.command import rows_under_load
@@ -61,10 +61,12 @@ TURNS, TURN = 8, 32
 
 def variants_of(engines: Iterable[str]) -> list[Variant]:
     """BM25 and these engines of the table, for a load test."""
-    ways = ways_of(engines).items()
     return [
         Variant(BM25, BM25),
-        *(Variant(engine, by, settings=tuple(settings.items())) for engine, (by, settings) in ways),
+        *(
+            Variant(engine, searched_by, settings=tuple(settings.items()))
+            for engine, (searched_by, settings) in ways_of(engines).items()
+        ),
     ]
 
 
@@ -77,8 +79,8 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     rows: list[Row] = []
     first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     for with_dense, size, model in product((False, True), experiment.sizes, first):
-        wanted = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not experiment.beside
-        if not wanted:
+        is_measured = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not experiment.beside
+        if not is_measured:
             continue
         name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}-{load_hash(experiment)}"
         load = partial(load_rows, client, chosen, experiment, size, model, with_dense=with_dense)
@@ -133,7 +135,7 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
     if not with_dense:
         return plain
-    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment))
+    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), quantized=dense.quantized(experiment))
 
 
 # ------------------------------------------------ under load
@@ -178,18 +180,17 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     sample = list(resampler.take(growth.documents))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
-    fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
+    fields_of: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if experiment.dense:
         with_dense = {HYBRID: (*text, "dense"), **dict.fromkeys(CASCADES, (*text, *sparse, "pq"))}
-        fields |= {engine: with_dense[engine] for engine in dense_engines(experiment, model.name)}
-    rows = [
-        Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in own), None, None, len(sample),
-            variant=_variant(experiment, model, engine))
-        for engine, own in fields.items()
-    ]  # fmt: skip
+        fields_of |= {engine: with_dense[engine] for engine in dense_engines(experiment, model.name)}
+    rows: list[Row] = []
+    for engine, fields in fields_of.items():
+        measured = MeasuredEngine(engine, variant=_variant(experiment, model, engine))
+        rows += facts(f"{COST_SET}, by field", measured, {BYTES: sum(sizes[field] for field in fields)}, len(sample))
     if model.name == PUBLISHED:
         plain = sum(sizes[field] for field in text)
-        rows.append(Row(f"{COST_SET}, by field", BM25, BYTES, plain, None, None, len(sample)))
+        rows += facts(f"{COST_SET}, by field", MeasuredEngine(BM25), {BYTES: plain}, len(sample))
     return rows
 
 
@@ -198,11 +199,11 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
     sparse = load_sparse(experiment.on_corpus(model, COST_SET))
     encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
     if experiment.dense:
-        beside = dense_engines(experiment, model.name)
-        if HYBRID in beside:
+        with_dense = dense_engines(experiment, model.name)
+        if HYBRID in with_dense:
             encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
-        cascades = tuple(engine for engine in beside if engine in CASCADES)
-        encoders[cascades] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+        cascades = tuple(engine for engine in with_dense if engine in CASCADES)
+        encoders[cascades] = Encoders(sparse, quantized=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
     for encoder in encoders.values():

@@ -71,9 +71,9 @@ def dense_name(experiment: Experiment) -> str:
 
 def variant(experiment: Experiment, arm: str) -> str:
     """The models' name in rows of engines that need a dense model: the arm of the sparse model, and the model of --pq."""
-    if experiment.pq is None:
+    if experiment.quantized is None:
         return arm
-    return f"{arm}, {directory.display_name(experiment.pq).rpartition('/')[2]}"
+    return f"{arm}, {directory.display_name(experiment.quantized).rpartition('/')[2]}"
 
 
 def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
@@ -84,7 +84,11 @@ def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
     """
     if not with_dense:
         return slug(sparse)
-    codes = f"-{directory.hash_files(directory.locate(experiment.pq))[:8]}" if experiment.pq is not None else ""
+    codes = (
+        f"-{directory.hash_files(directory.locate(experiment.quantized))[:8]}"
+        if experiment.quantized is not None
+        else ""
+    )
     return f"{slug(variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
 
 
@@ -113,19 +117,19 @@ def joined(sparse: Path, dense: Path, place: Path) -> Path:
     """
     from safetensors.numpy import load_file, save_file
 
-    own, other = Manifest.read(sparse), Manifest.read(dense)
-    made = replace(own, dense=other.dense)
-    manifest, folder = place / f"{made.hash}.json", place / made.hash
+    sparse_manifest, dense_manifest = Manifest.read(sparse), Manifest.read(dense)
+    both = replace(sparse_manifest, dense=dense_manifest.dense)
+    manifest, folder = place / f"{both.hash}.json", place / both.hash
     if manifest.exists():
         return manifest
     shutil.rmtree(folder, ignore_errors=True)
     with replaced(folder) as beside:
-        shutil.copytree(sparse.parent / own.hash, beside)
+        shutil.copytree(sparse.parent / sparse_manifest.hash, beside)
         for shard in sorted(beside.glob("*.safetensors")):
-            tensors, more = load_file(shard), load_file(dense.parent / other.hash / shard.name)
-            assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} hold different documents"
-            save_file({**tensors, "dense": more["dense"]}, shard)
-    made.write(place)
+            tensors, of_dense = load_file(shard), load_file(dense.parent / dense_manifest.hash / shard.name)
+            assert (tensors["digests"] == of_dense["digests"]).all(), f"{shard} and {dense} hold different documents"
+            save_file({**tensors, "dense": of_dense["dense"]}, shard)
+    both.write(place)
     return manifest
 
 
@@ -135,12 +139,12 @@ def quantized(experiment: Experiment) -> str:
     from trainers.jpq.quantizer import fit_quantizer
     from trainers.jpq.settings import QuantizerSettings
 
-    if experiment.pq is not None:
-        return experiment.pq
+    if experiment.quantized is not None:
+        return experiment.quantized
     folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
     if not folder.exists():
-        every = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))
-        vectors = np.concatenate([part for part in every if part is not None])
+        parts = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))
+        vectors = np.concatenate([part for part in parts if part is not None])
         start = load_dense(str(experiment.dense), device="cpu")
         assert isinstance(start, TorchDenseEncoder)
         subvectors = max(m for m in range(1, MOST_SUBVECTORS + 1) if start.dimension % m == 0)

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, tuned_bm25
-from benchmarks.experiment import Baseline, compared, kept, kept_measured, mean_values, means, pairs, slug
+from benchmarks.experiment import Baseline, compared, facts, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import created_with, ingested
 from ingest.corpus import CorpusSource
 from ingest.job import Job
@@ -67,13 +67,13 @@ def dense_engines(experiment: Experiment, arm: str) -> tuple[str, ...]:
     searches no sparse vectors. With --pq only cascades are measured, since no other engine uses codes."""
     if arm != PUBLISHED:
         return (SUM_CASCADE,)
-    return DENSE_ENGINES if experiment.pq is None else CASCADES
+    return DENSE_ENGINES if experiment.quantized is None else CASCADES
 
 
 def hybrid_of(experiment: Experiment) -> MeasuredEngine:
     """The hybrid of the rows, which searches no sparse vectors. It has the name of the published model, with which it is
     measured; with --pq it is the one kept in `work`, without a name."""
-    return MeasuredEngine(HYBRID, variant=PUBLISHED if experiment.pq is None else "")
+    return MeasuredEngine(HYBRID, variant=PUBLISHED if experiment.quantized is None else "")
 
 
 def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
@@ -81,7 +81,7 @@ def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
     measured = [
         engine
         for engine in (TUNED, *SPARSE_ENGINES, TUNED_SUM, *DENSE_ENGINES)
-        if engine != HYBRID or experiment.pq is None
+        if engine != HYBRID or experiment.quantized is None
     ]
     pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
     pairs += [
@@ -112,7 +112,7 @@ def measured_set(
 ) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
     """The measures of every engine with every model on the set, and rows of the terms that a document has.
 
-    tuned: of BM25; None with --beside, which measures only engines that need --dense"""
+    tuned: BM25's analyzer, k1 and b; None with --beside, which measures only engines that need --dense"""
     measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:
@@ -121,14 +121,14 @@ def measured_set(
             names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
             place = measured_with(experiment, model, name, with_dense=False)
             for engine, of_engine in kept_measures(client, experiment, model, name, ways_of(names), place).items():
-                of_model = MeasuredEngine(engine, model.seed, model.name)
-                measured[MeasuredEngine(BM25) if engine == BM25 else of_model] = of_engine
+                with_model = MeasuredEngine(engine, model.seed, model.name)
+                measured[MeasuredEngine(BM25) if engine == BM25 else with_model] = of_engine
             if tuned is not None:
                 ways: dict[str, tuple[str, dict[str, Any]]] = {TUNED_SUM: (SUM, {})}
-                own = kept_measures(client, experiment, model, name, ways, place, bm25=tuned)[TUNED_SUM]
-                measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = own
+                tuned_sum = kept_measures(client, experiment, model, name, ways, place, bm25=tuned)[TUNED_SUM]
+                measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = tuned_sum
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
-            rows.append(Row(name, SUM, TERMS, terms, None, None, 1, seed=model.seed, variant=model.name))
+            rows += facts(name, MeasuredEngine(SUM, model.seed, model.name), {TERMS: terms}, 1)
         if experiment.dense:
             measured |= dense_measured(client, experiment, model, name)
     return measured, rows
@@ -141,15 +141,15 @@ def dense_measured(
 
     With --pq, the hybrid kept in `work`, if any, is added as their rival.
     """
-    beside = dense_engines(experiment, model.name)
-    names = (BM25, *beside) if model.name == PUBLISHED else beside
+    engines = dense_engines(experiment, model.name)
+    names = (BM25, *engines) if model.name == PUBLISHED else engines
     place = measured_with(experiment, model, name, with_dense=True)
-    own = kept_measures(client, experiment, model, name, ways_of(names), place, with_dense=True)
+    of_name = kept_measures(client, experiment, model, name, ways_of(names), place, with_dense=True)
     variant = dense.variant(experiment, model.name)
-    measured = {MeasuredEngine(engine, model.seed, variant): own[engine] for engine in beside}
-    measured |= {MeasuredEngine(engine): own[engine] for engine in names if engine == BM25}
-    if experiment.pq is not None:
-        place = measured_with(replace(experiment, pq=None), MeasuredEngine(PUBLISHED), name, with_dense=True)
+    measured = {MeasuredEngine(engine, model.seed, variant): of_name[engine] for engine in engines}
+    measured |= {MeasuredEngine(BM25): of_name[BM25]} if BM25 in names else {}
+    if experiment.quantized is not None:
+        place = measured_with(replace(experiment, quantized=None), MeasuredEngine(PUBLISHED), name, with_dense=True)
         if (kept_hybrid := place / f"{slug(HYBRID)}.json").exists():
             measured[hybrid_of(experiment)] = Measured.from_json(read_json_object(kept_hybrid))
     return measured
@@ -222,20 +222,20 @@ def opened_index(
         dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
         writing=Writing(merge=True, restart=True),
     )
-    how: dict[str, Any] = {**dense.query_models(experiment), "backend": BACKEND} if with_dense else {}
+    query_models: dict[str, Any] = {**dense.query_models(experiment), "backend": BACKEND} if with_dense else {}
     similarity = nullcontext() if bm25 is None else created_with(client, index, {"similarity": bm25.similarity})
     with similarity, ingested(client, job, show_progress=False), translate_errors():
-        yield open_engines(client, index, **how)
+        yield open_engines(client, index, **query_models)
 
 
 def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) -> BeirData:
     """The split with at most `most` judged queries, taken evenly."""
-    every = BeirData.load(folder, split)
-    queries = sorted(every.qrels)[:: -(-len(every.qrels) // most)]
+    judged = BeirData.load(folder, split)
+    queries = sorted(judged.qrels)[:: -(-len(judged.qrels) // most)]
     return replace(
-        every,
-        queries={query: every.queries[query] for query in queries},
-        qrels={query: every.qrels[query] for query in queries},
+        judged,
+        queries={query: judged.queries[query] for query in queries},
+        qrels={query: judged.qrels[query] for query in queries},
     )
 
 
@@ -253,9 +253,9 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     terms: list[Row] = []
 
     def measured(name: str) -> dict[MeasuredEngine, Measured]:
-        own, of_set = measured_set(client, experiment, name, settings.get(name))
+        of_engines, of_set = measured_set(client, experiment, name, settings.get(name))
         terms.extend([*of_set, *mean_values(of_set, experiment.seeds)])
-        return own | ({MeasuredEngine(TUNED): tuned[name]} if tuned else {})
+        return of_engines | ({MeasuredEngine(TUNED): tuned[name]} if tuned else {})
 
     rows = rows_of_sets(experiment, measured, differences_of(experiment), sets_of_means(experiment))
     return [*rows, *terms, *mean_terms(experiment, terms)]
@@ -274,8 +274,8 @@ def rows_of_sets(
     of_sets: dict[str, Mapping[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name in experiment.sets:
-        own = measured(name)
-        of_sets[name] = {**own, **means(own, experiment.seeds)}
+        of_engines = measured(name)
+        of_sets[name] = {**of_engines, **means(of_engines, experiment.seeds)}
         rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
     for label, names in sets_of.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names}, differences)
@@ -293,15 +293,16 @@ def mean_terms(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
     of_model: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
-    made: list[Row] = []
-    for own in of_model.values():
-        mean = replace(own[0], set=experiment.mean_of_all, sets=len(own), value=fmean(row.value for row in own))
-        made += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
+    averages: list[Row] = []
+    for of_sets in of_model.values():
+        value = fmean(row.value for row in of_sets)
+        mean = replace(of_sets[0], set=experiment.mean_of_all, sets=len(of_sets), value=value)
+        averages += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
         if experiment.dense:
             variant = dense.variant(experiment, mean.variant)
-            beside = dense_engines(experiment, mean.variant)
-            made += [replace(mean, engine=engine, variant=variant) for engine in CASCADES if engine in beside]
-    return made
+            engines = dense_engines(experiment, mean.variant)
+            averages += [replace(mean, engine=engine, variant=variant) for engine in CASCADES if engine in engines]
+    return averages
 
 
 def tuned_settings(client: OpenSearch, experiment: Experiment) -> dict[str, Bm25Settings]:
@@ -329,18 +330,18 @@ def mean_rows(
 ) -> list[Row]:
     """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []
-    shared = [engine for engine in next(iter(of_sets.values())) if all(engine in own for own in of_sets.values())]
+    shared = [engine for engine in next(iter(of_sets.values())) if all(engine in of_set for of_set in of_sets.values())]
     for engine, rival in [*((engine, None) for engine in shared), *pairs(shared, differences)]:
         values = []
-        for own in of_sets.values():
-            of_query = own[engine].per_query["nDCG@10"]
-            against = own[rival].per_query["nDCG@10"] if rival else dict.fromkeys(of_query, 0.0)
+        for of_set in of_sets.values():
+            of_query = of_set[engine].per_query["nDCG@10"]
+            against = of_set[rival].per_query["nDCG@10"] if rival else dict.fromkeys(of_query, 0.0)
             if of_query.keys() != against.keys():
                 raise InputError(f"{engine} and {rival} were not measured on the same queries", "give another --work")
             values.append(np.array([value - against[query] for query, value in of_query.items()]))
         low, high = mean_interval(values)
         rows.append(
-            Row(label, engine.name, "nDCG@10", fmean(float(each.mean()) for each in values), low, high,
+            Row(label, engine.name, "nDCG@10", fmean(float(of_set.mean()) for of_set in values), low, high,
                 sum(map(len, values)), seed=engine.seed, variant=engine.variant, seeds=engine.seeds, sets=len(of_sets),
                 kind="difference" if rival else "value", baseline=rival.name if rival else "",
                 baseline_variant=rival.variant if rival else "",

@@ -75,7 +75,7 @@ def configuration_on_corpus(start: str, folder: Path, seed: int) -> SparseConfig
     from trainers.sparse.settings import SparseConfig
 
     corpus = corpus_of(folder)
-    kinds = [kind for kind, asked in QUESTIONS.items() if any(map(asked, read_documents(corpus)))]
+    kinds = [kind for kind, question_of in QUESTIONS.items() if any(map(question_of, read_documents(corpus)))]
     if not kinds:
         raise InputError(
             f"{corpus}: no document gives a question: {'; '.join(FIT.values())}", f"leave the arm {ON_CORPUS!r} out"
@@ -103,10 +103,11 @@ class ModelOptions:
         "Dense model, to measure hybrid and cascades too; trained arms get only the cascade after bm25-sparse.",
         type=str,
     )
-    pq: str | None = setting(
+    quantized: str | None = setting(
         None,
         "Quantized model of --dense, for the cascades' codes; hybrid is not measured then.  [default: OPQ of --dense's "
         "vectors]",
+        option="--pq",
         type=str,
     )
     seeds: tuple[int, ...] = setting(
@@ -188,29 +189,29 @@ class Experiment(ModelOptions):
         """The settings of the model's training; name: the set that it is for."""
         assert model.seed is not None
         if model.name == ON_CORPUS:
-            made = configuration_on_corpus(self.start, self.sets[name], model.seed)
+            config = configuration_on_corpus(self.start, self.sets[name], model.seed)
         else:
-            trained_on, unseen = [self.data / each for each in TRAINED_ON], list(self.sets.values())
-            made = configuration(self.start, trained_on, unseen, STEPS[model.name], model.seed)
-        return replace(made, output=self._place(model, name), cache=self.work / "cache")
+            trained_on, unseen = [self.data / folder for folder in TRAINED_ON], list(self.sets.values())
+            config = configuration(self.start, trained_on, unseen, STEPS[model.name], model.seed)
+        return replace(config, output=self._place(model, name), cache=self.work / "cache")
 
     @cached_property
     def _folders(self) -> dict[Path, str]:
         """{where a model is made: its folder}, kept because finding out whether a model is trained reads all sets."""
         return {}
 
-    def make_models(self, asked: Callable[[MeasuredEngine, str], object] = lambda model, name: True) -> None:
-        """Train and average what is not there yet, before anything is measured. asked: whether the model is measured on the
-        set of this name"""
+    def make_models(self, is_measured: Callable[[MeasuredEngine, str], object] = lambda model, name: True) -> None:
+        """Train and average what is not there yet, before anything is measured. is_measured: whether the model is measured
+        on the set of this name"""
         for model, name in product(self.models, self.sets):
-            if asked(model, name):
+            if is_measured(model, name):
                 self.folder(model, name)
 
     def folder(self, model: MeasuredEngine, name: str) -> str:
         """The model's folder; a model that is not there yet is trained, or averaged. name: the set that it is for."""
         place = self._place(model, name)
         if place not in self._folders:
-            self._folders[place] = self._made(model, name)
+            self._folders[place] = self._make(model, name)
         return self._folders[place]
 
     def _place(self, model: MeasuredEngine, name: str) -> Path:
@@ -218,7 +219,7 @@ class Experiment(ModelOptions):
         of_set = f"-of-{name}" if model.name == ON_CORPUS else ""
         return self.work / "models" / f"{slug(str(model))}{of_set}"
 
-    def _made(self, model: MeasuredEngine, name: str) -> str:
+    def _make(self, model: MeasuredEngine, name: str) -> str:
         from trainers.sparse.train import train_sparse
 
         if model.name == PUBLISHED:
@@ -238,13 +239,13 @@ class Experiment(ModelOptions):
         if not out.exists():
             folder = self.folder(model, name)
             with reading(str(corpus_of(self.sets[name])), "counting") as (documents, _):
-                counts = count_documents((each.contents for each in documents), tokenizer_of(folder))
+                counts = count_documents((document.contents for document in documents), tokenizer_of(folder))
             write_with_statistics(folder, out, counts)
         return str(out)
 
 
 def check_models(experiment: Experiment) -> None:
     """Raises InputError if `work` belongs to another start or other data, or if --pq is given without --dense."""
-    if experiment.pq is not None and experiment.dense is None:
+    if experiment.quantized is not None and experiment.dense is None:
         raise InputError("--pq codes the vectors of a dense model, so it needs one", "give --dense MODEL too")
     check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})

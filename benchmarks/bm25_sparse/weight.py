@@ -69,12 +69,12 @@ def measured_set(
     label = SUM_CASCADE if with_dense else SUM
     searched_by, settings = way_of(label)
     ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
-    own = kept_measures(
+    of_ways = kept_measures(
         client, experiment, model, name, {BM25: (BM25, {}), **ways},
         experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
         judged=judged_queries(experiment.sets[name], split, most), measures=(MEASURE,),
     )  # fmt: skip
-    return {MeasuredEngine(engine): measured for engine, measured in own.items()}
+    return {MeasuredEngine(engine): measured for engine, measured in of_ways.items()}
 
 
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
@@ -88,10 +88,10 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
                 of_sets[f"{name} {split}"] = measured_set(client, experiment, model, name, split, weights, most)
         if of_sets:
             engines = next(iter(of_sets.values()))
-            own = mean_rows(f"mean of {len(of_sets)} sets", of_sets, [(engine.name, BM25) for engine in engines])
+            of_model = mean_rows(f"mean of {len(of_sets)} sets", of_sets, [(engine.name, BM25) for engine in engines])
             for name, measured in of_sets.items():
-                own += result_rows.rows(name, measured, baseline=BM25)
-            rows += [replace(row, variant=variant) for row in own]
+                of_model += result_rows.rows(name, measured, baseline=BM25)
+            rows += [replace(row, variant=variant) for row in of_model]
     return rows
 
 
@@ -101,7 +101,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     ModelOptions,
     seeds="Training seeds; only models of the first are measured.",
     dense="Dense model: try weights of the cascade after bm25-sparse instead, with the published model.",
-    pq="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
+    quantized="Quantized model of --dense; train questions of sets that arms are trained on are left out.",
 )
 @click.option(
     "--weights",

@@ -89,7 +89,7 @@ class DemoOptions:
 @click.command()
 @setting_options(DemoOptions)
 @connection_options
-def demo(connection: ConnectionSettings, **options: Any) -> None:
+def demo(connection: ConnectionSettings, **values: Any) -> None:
     """Ingest a corpus, search and measure it on a local OpenSearch; under six minutes on two cores.
 
     It uses the cluster of OSN_URL or --url, else it starts a local node and stops it again.
@@ -99,16 +99,16 @@ def demo(connection: ConnectionSettings, **options: Any) -> None:
     osn demo --corpus docs.jsonl.gz --documents 20000
     osn demo --keep-index                                 prints how to search it afterwards
     """
-    started, asked = time.monotonic(), DemoOptions(**options)
-    corpus, dense = asked.corpus, asked.dense
+    started, options = time.monotonic(), DemoOptions(**values)
+    corpus, dense = options.corpus, options.dense
     with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, ExitStack() as stack:
         step("Find OpenSearch: the cluster of OSN_URL, else a local node")
-        client = stack.enter_context(cluster_or_node(connection, NODE, keep=asked.keep))
+        client = stack.enter_context(cluster_or_node(connection, NODE, keep=options.keep))
         if dense != "none" and quick_capabilities(client).knn_lucene is False:
             print("this cluster has no k-NN plugin: no dense vectors, and no search for them")
             dense = "none"
-        data = prepare(corpus, Path(folder), asked.documents)
-        model = sparse_model(asked.sparse, asked.train_steps, data, Path(folder) / "trained")
+        data = prepare(corpus, Path(folder), options.documents)
+        model = sparse_model(options.sparse, options.train_steps, data, Path(folder) / "trained")
         step(f"Ingest: BM25 text, sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
         write(client, data, model, dense, Path(folder))
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
@@ -119,16 +119,16 @@ def demo(connection: ConnectionSettings, **options: Any) -> None:
         step("Result")
         print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
         print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
-        if asked.record:
-            write_summary(asked.record, rows, data, corpus)
-        if asked.keep:
-            kept = Path(f"{INDEX}-corpus")
-            shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
-            print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {kept}/")
+        if options.record:
+            write_summary(options.record, rows, data, corpus)
+        if options.keep:
+            copy = Path(f"{INDEX}-corpus")
+            shutil.copytree(data.corpus_path.parent, copy, dirs_exist_ok=True)
+            print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {copy}/")
             if Path(folder) in Path(model).parents:
-                kept = Path(f"{INDEX}-model")
-                shutil.copytree(model, kept, dirs_exist_ok=True)
-                print(f"kept: the trained model in {kept}/")
+                copy = Path(f"{INDEX}-model")
+                shutil.copytree(model, copy, dirs_exist_ok=True)
+                print(f"kept: the trained model in {copy}/")
         else:
             client.indices.delete(index=INDEX, ignore_unavailable=True)
     print(f"\ndone in {(time.monotonic() - started) / 60:.1f} minutes")
@@ -154,8 +154,8 @@ def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
         step(f"Take {corpus} with its own queries and judgements")
         return BeirData.load(corpus, "test")
     step(f"Take {corpus}; it has no judgements, so first sentences are held out as queries")
-    made = hold_out_sentences(corpus, folder / "corpus", limit=documents)
-    print(f"{made} queries: each is the first sentence of a document, taken out of it")
+    count = hold_out_sentences(corpus, folder / "corpus", limit=documents)
+    print(f"{count} queries: each is the first sentence of a document, taken out of it")
     return BeirData.load(folder / "corpus", "test")
 
 
@@ -259,7 +259,10 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
         times = experiment.time_engines(client, engines.index, bodies, texts, progress=shown.update)
     return experiment.engine_rows(
         data.corpus_path.parent.name,
-        [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],
+        [
+            replace(outcome, latency=times[outcome.engine][0], encode_ms=times[outcome.engine][1])
+            for outcome in outcomes
+        ],
     )
 
 

@@ -22,17 +22,19 @@ def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int
     Returns the number of queries. A sentence that begins several documents is not used. Documents that cannot be read
     are left out. Raises InputError if no document has a first sentence of 4 to 40 words and 15 more words behind it.
     """
-    read = [(document, by_first_sentence(document)) for document in read_corpus(corpus, limit=limit, on_reject=ignore)]
-    occurrences = Counter(held[0].lower() for _, held in read if held)
-    candidates = sorted(document.id for document, held in read if held and occurrences[held[0].lower()] == 1)
+    documents = list(read_corpus(corpus, limit=limit, on_reject=ignore))
+    # {document id: (its first sentence, the document without it)}
+    held_out = {document.id: split for document in documents if (split := by_first_sentence(document))}
+    occurrences = Counter(sentence.lower() for sentence, _ in held_out.values())
+    candidates = sorted(id_ for id_, (sentence, _) in held_out.items() if occurrences[sentence.lower()] == 1)
     if not candidates:
         raise InputError(
             f"no queries can be made of {corpus}: no document begins with a sentence of 4 to 40 words that no other has",
             "give a BEIR folder with queries.jsonl and qrels/test.tsv",
         )
     chosen = set(random.Random(0).sample(candidates, min(queries, len(candidates))))
-    asked = {document.id: held for document, held in read if held and document.id in chosen}
-    queries_of = {f"first:{document}": sentence for document, (sentence, _) in asked.items()}
-    documents = (asked[document.id][1] if document.id in asked else document for document, _ in read)
-    write_beir(out, documents, queries_of, {"test": [f"first:{document}\t{document}\t1" for document in asked]})
-    return len(asked)
+    held_out = {id_: split for id_, split in held_out.items() if id_ in chosen}
+    queries_of = {f"first:{id_}": sentence for id_, (sentence, _) in held_out.items()}
+    remaining = (held_out[document.id][1] if document.id in held_out else document for document in documents)
+    write_beir(out, remaining, queries_of, {"test": [f"first:{id_}\t{id_}\t1" for id_ in held_out]})
+    return len(held_out)

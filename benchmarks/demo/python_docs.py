@@ -181,15 +181,17 @@ def held_out_queries(
     would read the same without it.
     """
     holders = Counter(key for item in objects for key in _sentence_keys(item.docstring))
-    candidates = {item.name: held for item in objects if (held := hold_out(item)) and holders[_key(held.query)] <= 1}
+    candidates = {
+        item.name: held_out for item in objects if (held_out := hold_out(item)) and holders[_key(held_out.query)] <= 1
+    }
     texts = Counter(item.text() for item in objects)
     texts.update(item.text(candidates[item.name].rest) for item in objects if item.name in candidates)
-    queries = Counter(held.query.lower() for held in candidates.values())
-    usable = [
-        item
-        for item in objects
-        if (held := candidates.get(item.name)) and queries[held.query.lower()] == 1 and texts[item.text(held.rest)] == 1
-    ]
+    queries = Counter(held_out.query.lower() for held_out in candidates.values())
+
+    def is_unique(item: Documented, held_out: HeldOut) -> bool:
+        return queries[held_out.query.lower()] == 1 and texts[item.text(held_out.rest)] == 1
+
+    usable = [item for item in objects if item.name in candidates and is_unique(item, candidates[item.name])]
     chosen = {}
     for split, most in (("train", train), ("test", test)):
         part = [item for item in usable if split_of(item.package) == split]
@@ -251,13 +253,13 @@ def _is_ours(out: Path) -> bool:
 
 
 def _write(folder: Path, objects: Sequence[Documented], queries: dict[str, tuple[str, HeldOut]]) -> None:
-    asked = [item.name for item in objects if item.name in queries]
+    names = [item.name for item in objects if item.name in queries]
     splits = {
-        split: [f"summary:{name}\t{name}\t1" for name in asked if queries[name][0] == split]
+        split: [f"summary:{name}\t{name}\t1" for name in names if queries[name][0] == split]
         for split in ("train", "test")
     }
     documents = (_document(item, queries.get(item.name)) for item in objects)
-    write_beir(folder, documents, {f"summary:{name}": queries[name][1].query for name in asked}, splits)
+    write_beir(folder, documents, {f"summary:{name}": queries[name][1].query for name in names}, splits)
 
 
 def _document(item: Documented, query: tuple[str, HeldOut] | None) -> Document:

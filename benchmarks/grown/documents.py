@@ -76,13 +76,15 @@ class Resampler:
         return DrawnVectors(vocabulary, prune, self.query_weights, quantizer)
 
     def real(self, number: int) -> DrawnDocument:
+        """A document of the corpus itself."""
         document, dense = self.documents[number], self.vectors.dense
-        made = DrawnDocument(document.id, document.text, document.title, document.url, dict(document.fields))
-        made.token_ids, made.weights = self._row(number) or (None, None)
-        made.dense = None if dense is None else dense[number]
-        return made
+        real = DrawnDocument(document.id, document.text, document.title, document.url, dict(document.fields))
+        real.token_ids, real.weights = self._row(number) or (None, None)
+        real.dense = None if dense is None else dense[number]
+        return real
 
     def draw(self, number: int, attempt: int = 0) -> DrawnDocument:
+        """A document mixed of two of the corpus: the first one's text, some of its words replaced by the second's."""
         random_ = random.Random(f"{self.seed}/{number}/{attempt}")
         first, second = random_.sample(range(len(self.documents)), 2)
         words, others = self._words[first], self._words[second]
@@ -98,18 +100,18 @@ class Resampler:
                 at += 1
             text.append(word)
         real = self.documents[first]
-        made = DrawnDocument(f"drawn-{number:09d}", " ".join(text), real.title, real.url, dict(real.fields))
+        drawn = DrawnDocument(f"drawn-{number:09d}", " ".join(text), real.title, real.url, dict(real.fields))
         if self.vectors.sparse is not None:
-            kept = [word for word in distinct if word not in gone] + real.title.split()
-            made.token_ids, made.weights = self._mixed(first, second, kept, gone, came, random_)
+            stayed = [word for word in distinct if word not in gone] + real.title.split()
+            drawn.token_ids, drawn.weights = self._mixed(first, second, stayed, gone, came, random_)
         if self.vectors.dense is not None:
             # A random share around that of the words, so that the same two documents do not give the same vector again.
             share = self.mix * random_.uniform(0.5, 1.5)
             mixed = (1 - share) * self.vectors.dense[first] + share * self.vectors.dense[second]
             # Keep the length of the first vector, so that normalized vectors stay normalized.
             length = np.linalg.norm(self.vectors.dense[first]) / max(float(np.linalg.norm(mixed)), 1e-12)
-            made.dense = (mixed * length).astype(np.float32)
-        return made
+            drawn.dense = (mixed * length).astype(np.float32)
+        return drawn
 
     def take(self, count: int) -> Iterator[DrawnDocument]:
         """`count` documents: the real ones, then drawn ones; no text twice."""
@@ -121,13 +123,13 @@ class Resampler:
             yield self.real(number)
         for number in range(count - taken):
             attempts = (self.draw(number, attempt) for attempt in range(MOST_ATTEMPTS))
-            made = next((document for document in attempts if self._is_new(document, seen)), None)
-            if made is None:
+            drawn = next((document for document in attempts if self._is_new(document, seen)), None)
+            if drawn is None:
                 raise InputError(
                     f"the corpus is too small to draw {count:,} different documents from it",
                     "take a larger corpus, or fewer documents",
                 )
-            yield made
+            yield drawn
 
     @staticmethod
     def _is_new(document: Document, seen: set[bytes]) -> bool:
@@ -145,12 +147,12 @@ class Resampler:
         return sparse.token_ids[start:end], sparse.weights[start:end]
 
     def _mixed(
-        self, first: int, second: int, kept: list[str], gone: set[str], came: set[str], random_: random.Random
+        self, first: int, second: int, stayed: list[str], gone: set[str], came: set[str], random_: random.Random
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The sparse vector for the mixed words. Tokens of no word (learned expansions) are kept or added by chance."""
         ours, theirs = self._row(first), self._row(second)
         assert ours is not None and theirs is not None
-        stays, leaves, arrives = self._tokens(kept), self._tokens(gone), self._tokens(came)
+        stays, leaves, arrives = self._tokens(stayed), self._tokens(gone), self._tokens(came)
         other_words = self._tokens(self._words[second]) | self._tokens(self.documents[second].title.split())
         row: dict[int, float] = {}
         for token, weight in zip(ours[0].tolist(), ours[1].tolist(), strict=True):

@@ -52,23 +52,23 @@ def bytes_by_field(
     others: {name in the result: a field with another mapping or vectorizer}. Raises ClusterError if the cluster refuses.
     """
     meta = replace(meta, forward_index=meta.sparse is not None)
-    held = {"sparse": meta.sparse, forward_index.FIELD: meta.sparse, "dense": meta.dense, "pq": meta.quantized}
-    fields = [None, "contents", *(name for name, part in held.items() if part is not None), STORED]
+    model_of = {"sparse": meta.sparse, forward_index.FIELD: meta.sparse, "dense": meta.dense, "pq": meta.quantized}
+    fields = [None, "contents", *(field for field, model in model_of.items() if model is not None), STORED]
     parts = {field: Alone(field, meta, vectorizer) for field in fields} | dict(others or {})
-    made: dict[str | None, str] = {}
+    index_of: dict[str | None, str] = {}
     try:
         with translate_errors():
             for name, part in parts.items():
-                made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
-                _create(client, made[name], part)
+                index_of[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
+                _create(client, index_of[name], part)
             # At least two segments: merging leaves a single one as it is, with what OpenSearch keeps for replicas.
             size = min(BATCH, -(-len(documents) // 2))
             for at in range(0, len(documents), size):
-                _write(client, documents[at : at + size], {made[name]: part for name, part in parts.items()})
+                _write(client, documents[at : at + size], {index_of[name]: part for name, part in parts.items()})
             # Merge after all indexes are written: a merge waits half a minute, until OpenSearch drops what it keeps.
-            sizes = {name: _merged_size(client, index) for name, index in made.items()}
+            sizes = {name: _merged_size(client, index) for name, index in index_of.items()}
     finally:
-        for index in made.values():
+        for index in index_of.values():
             client.indices.delete(index=index, params={"ignore_unavailable": "true"})
     empty = sizes.pop(None)
     return {str(name): max(0.0, (size - empty) / len(documents)) for name, size in sizes.items()}
@@ -80,8 +80,8 @@ def _create(client: OpenSearch, index: str, part: Alone) -> None:
     mapping["dynamic"] = "false"
     mapping.pop("dynamic_templates", None)
     mapping["_source"] = {"enabled": part.field == STORED}
-    known = mapping["properties"]
-    mapping["properties"] = {part.field: known[part.field]} if part.field in known else {}
+    properties = mapping["properties"]
+    mapping["properties"] = {part.field: properties[part.field]} if part.field in properties else {}
     client.indices.create(index=index, body=body)
 
 

@@ -69,7 +69,7 @@ class Growth:
     """How many; the corpus's own come first, once each."""
     sparse: str | None = setting("lexical", "Sparse model, or none.")
     dense: str | None = setting(None, "Dense model; none by default.", type=str)
-    pq: str | None = setting(None, "Quantized model: codes of the drawn dense vectors.", type=str)
+    quantized: str | None = setting(None, "Quantized model: codes of the drawn dense vectors.", option="--pq", type=str)
     vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
     """None: the models encode the corpus."""
     base: int | None = setting(None, "Draw from the first N documents.", type=click.IntRange(min=2))
@@ -95,7 +95,7 @@ class Growth:
             raise InputError(f"mix must be above 0 and at most 0.5, and is {self.mix:g}")
         if self.documents < 1:
             raise InputError("the number of documents must be 1 or more")
-        if self.pq is not None and self.dense is None and self.vectors is None:
+        if self.quantized is not None and self.dense is None and self.vectors is None:
             raise InputError("--pq makes codes of dense vectors, and there are none", "give --dense MODEL too")
 
     @property
@@ -113,7 +113,7 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler]:
     Raises what reading the corpus, finding and loading the models raise.
     """
     corpus = CorpusSource(growth.corpus, limit=growth.base)
-    models = Models(sparse=growth.sparse, dense=growth.dense, pq=growth.pq)
+    models = Models(sparse=growth.sparse, dense=growth.dense, pq=growth.quantized)
     content: Content
     if growth.vectors is not None:
         stored = StoredVectors(*find_manifest(growth.vectors))
@@ -131,7 +131,7 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler]:
 
 def drawn_vectors(growth: Growth, resampler: Resampler) -> DrawnVectors:
     """The vectorizer of the drawn documents, with the pruning and codes of `growth`."""
-    quantizer = None if growth.pq is None else Quantizer.load(locate(growth.pq) / QUANTIZER_FILE)
+    quantizer = None if growth.quantized is None else Quantizer.load(locate(growth.quantized) / QUANTIZER_FILE)
     return resampler.vectorizer(growth.prune, quantizer)
 
 

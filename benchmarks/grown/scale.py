@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from benchmarks.demo import python_docs
-from benchmarks.grown import index as growth
-from benchmarks.grown.index import Growth
+from benchmarks.grown.index import Growth, grown_to_sizes
+from benchmarks.grown.index import grow as grow_index
 from benchmarks.load import result
 from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
@@ -39,7 +39,7 @@ CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 @seed_option("Seed of the resampling.")
 @setting_options(Growth)
 @connection_options
-def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, **options: Any) -> None:
+def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, **values: Any) -> None:
     """Write an index of N documents resampled from a corpus: text and vectors drawn together, no exact duplicates.
 
     The corpus's own documents come first, once each. Run the same command again to continue an interrupted run.
@@ -48,8 +48,8 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
     osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune top_k:100
     """
-    wanted = of_options(Growth, options, corpus=corpus, index=index, documents=documents, seed=options["seed"])
-    growth.grow(connect(settings=connection), wanted, say=say)
+    growth = of_options(Growth, values, corpus=corpus, index=index, documents=documents, seed=values["seed"])
+    grow_index(connect(settings=connection), growth, say=say)
     print(f"{documents:,} documents in {index}")
 
 
@@ -84,7 +84,7 @@ class ScaleOptions:
 @setting_options(Growth)
 @measuring_options
 @connection_options
-def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
+def scale(connection: ConnectionSettings, owned: bool, **values: Any) -> None:
     """The load benchmark at several sizes: how each engine's cost grows with the number of documents.
 
     For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
@@ -98,39 +98,39 @@ def scale(connection: ConnectionSettings, owned: bool, **options: Any) -> None:
     osn bench scale --documents 100000                 a load test on 100,000 documents
     osn bench scale --documents 10000,100000,1000000   and how cost grows
     """
-    asked = of_options(ScaleOptions, options)
-    smallest = min(asked.documents, default=0)
+    options = of_options(ScaleOptions, values)
+    smallest = min(options.documents, default=0)
     if smallest < 1:
         raise InputError("--documents takes numbers above 0")
-    variants = parse_variants(asked.engines)
-    folder = corpus_or_docstrings(asked.data, asked.out)
-    of_first = {"corpus": str(folder), "index": asked.prefix, "documents": smallest, "seed": options["seed"]}
-    first = of_options(Growth, options, **of_first)
-    settings = load_settings(options)
-    _, texts = queries_of(None, folder, asked.split, asked.limit_queries)
+    variants = parse_variants(options.engines)
+    folder = corpus_or_docstrings(options.data, options.out)
+    of_first = {"corpus": str(folder), "index": options.prefix, "documents": smallest, "seed": values["seed"]}
+    first = of_options(Growth, values, **of_first)
+    settings = load_settings(values)
+    _, texts = queries_of(None, folder, options.split, options.limit_queries)
     runs: dict[int, Measurement] = {}
-    with reachable(connection, NODE, keep=asked.keep, goes_on=True, heap=asked.heap) as chosen:
+    with reachable(connection, NODE, keep=options.keep, goes_on=True, heap=options.heap) as chosen:
         client = connect(settings=chosen)
         target = allowed_target(chosen, owned=owned)
         say("encoding the corpus")
-        facts, whole = [data_facts(folder)], True
-        for drawn in growth.grown_to_sizes(client, first, asked.documents, say=say):
-            place = asked.out / str(drawn.documents)
+        facts, complete = [data_facts(folder)], True
+        for drawn in grown_to_sizes(client, first, options.documents, say=say):
+            place = options.out / str(drawn.documents)
             prepares = prepared(client, target, drawn.index, variants, texts)
-            measured = run(client, prepares, settings, place, restart=asked.restart)
+            measured = run(client, prepares, settings, place, restart=options.restart)
             runs[drawn.documents] = measured
-            whole &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
+            complete &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
             if measured.partial:
                 break
         summary = result.summary(*runs.values(), data=facts, title=_title(runs, folder.name))
-        for to in (asked.out if len(runs) > 1 else None, asked.record):
+        for to in (options.out if len(runs) > 1 else None, options.record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
         if any(measured.partial for measured in runs.values()):
             sys.exit(1)  # inside `reachable`, which then keeps the node's data, so that the same command can continue
-        for measured in () if asked.keep else runs.values():
+        for measured in () if options.keep else runs.values():
             client.indices.delete(index=measured.index, params={"ignore_unavailable": "true"})
-    if not whole:
+    if not complete:
         sys.exit(1)
 
 

@@ -35,8 +35,8 @@ def cut_tokens(tokens: Mapping[str, float], frequencies: Mapping[str, int], shar
 
     budget, spent = share * sum(map(cost, tokens)), 0
     chosen: set[str] = set()
-    held = filter(cost, tokens)
-    for token in sorted(held, key=lambda token: tokens[token] ** 2 / cost(token), reverse=True):
+    in_documents = filter(cost, tokens)
+    for token in sorted(in_documents, key=lambda token: tokens[token] ** 2 / cost(token), reverse=True):
         if not chosen or spent + cost(token) <= budget:
             chosen.add(token)
             spent += cost(token)
@@ -63,11 +63,11 @@ class FieldSearch:
         def body(text: str) -> Body:
             tokens = encoder.encode(text)
             first = tokens if self.cut >= 1 else cut_tokens(tokens, counts, self.cut)
-            made = neural_sparse(first, field=self.field, plugin=engines.plugin, **page)
+            request = neural_sparse(first, field=self.field, plugin=engines.plugin, **page)
             if self.window is not None and tokens:
                 second = rescoring_clause(tokens, "sparse", plugin=engines.plugin, forward=engines.forward)
                 weights = {"query_weight": REPLACED, "rescore_query_weight": 1.0}
-                made["rescore"] = {"window_size": self.window, "query": {"rescore_query": second, **weights}}
-            return made
+                request["rescore"] = {"window_size": self.window, "query": {"rescore_query": second, **weights}}
+            return request
 
         return body

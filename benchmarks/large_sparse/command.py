@@ -5,10 +5,10 @@
 MODEL is a sparse model that gives documents many terms. --vectors names a folder of `osn encode`; without it, the corpus
 is encoded. Documents are drawn from the corpus as in `osn bench grow`, and are in one index for all ideas.
 
-Each idea with a setting, and neural-search's own processor, gets the cheapest setting whose interval for the score kept on
-train queries lies above 0.99. Then all arms answer the test queries: for the score kept (the exact scores of the ten hits
-returned, over those of the exact ten), and under load in random turns. Slow results are kept in --work; the same command
-continues.
+Settings are chosen on train queries: each idea that has one, and neural-search's own processor, gets the cheapest setting
+whose score kept lies above 0.99 with its whole interval. Then all arms answer the test queries, which shows the score kept
+(the exact scores of the ten hits returned, divided by those of the exact ten), and are put under load in random turns. Slow
+results are kept in --work; the same command continues.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LargeSparseOptions:
 class LargeSparseExperiment:
     """What is measured, and where."""
 
-    asked: LargeSparseOptions
+    options: LargeSparseOptions
     """The options of the command."""
     layouts: tuple[Layout, ...]
     """One for each number of documents."""
@@ -144,7 +144,7 @@ def _pruned(layout: Layout, label: str, rule: Pruning | None, window: int | None
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def fixed(layout: Layout) -> list[SearchArm]:
+def fixed_arms(layout: Layout) -> list[SearchArm]:
     """The arms without a setting to choose: baselines, and pruned documents without rescoring."""
     return [
         SearchArm(Variant(BM25, BM25), ("contents",)),
@@ -156,7 +156,7 @@ def fixed(layout: Layout) -> list[SearchArm]:
     ]
 
 
-def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
+def arms_of_ideas(layout: Layout) -> dict[str, list[SearchArm]]:
     """{idea: the settings to choose from}."""
 
     def two_phase(prune: float, expansion: float) -> SearchArm:
@@ -185,10 +185,11 @@ def chosen(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Sequence[SearchArm]
 ) -> dict[str, Any]:
     """The `choice` among `arms` on train queries."""
-    texts = dict(islice(BeirData.load(experiment.asked.data, "train").queries.items(), TUNING_QUERIES))
+    texts = dict(islice(BeirData.load(experiment.options.data, "train").queries.items(), TUNING_QUERIES))
     variants = [arm.variant for arm in arms]
-    asked = experiment.target, layout.index, variants, list(texts.values()), experiment.model
-    with prepared(client, *asked) as workload:
+    with prepared(
+        client, experiment.target, layout.index, variants, list(texts.values()), experiment.model
+    ) as workload:
         rows = quality.nearness_rows(client, workload, texts, "train")
         return choice(rows, variants, partial(timed, client, workload))
 
@@ -202,7 +203,7 @@ def choice(
     timed: variants → {name: milliseconds a query}; called with the variants that keep enough
     """
     of_arm = {row.engine: row for row in rows if row.measure == SCORE_KEPT}
-    enough = [each for each in variants if (of_arm[each.name].low or of_arm[each.name].value) >= LEAST_KEPT]
+    enough = [arm for arm in variants if (of_arm[arm.name].low or of_arm[arm.name].value) >= LEAST_KEPT]
     times = timed(enough) if enough else {}
     settings = {name: {"kept": row.value, "low": row.low, "ms": times.get(name)} for name, row in of_arm.items()}
     best = min(times, key=times.__getitem__) if times else max(of_arm, key=lambda name: of_arm[name].value)
@@ -233,25 +234,25 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
     def measured() -> list[Row]:
         with translate_errors():
             write_all(client, layout, logger.info)
-            arms = fixed(layout)
-            for idea, settings in tuned(layout).items():
+            arms = fixed_arms(layout)
+            for idea, settings in arms_of_ideas(layout).items():
                 logger.info("choosing a setting of %s", idea)
                 file = layout.folder / "tuned" / f"{slug(idea)}-{fingerprint(_names(settings))}.json"
                 choice = kept(file, partial(chosen, client, experiment, layout, settings))
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
             return quality_rows(client, experiment, layout, arms) + cost_rows(client, experiment, layout, arms)
 
-    rows = kept_rows(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
-    if not experiment.asked.keep:
+    rows = kept_rows(layout.folder / f"rows-{settings_hash(experiment, layout)}.json", measured)
+    if not experiment.options.keep:
         client.indices.delete(index=layout.index, params={"ignore_unavailable": "true"})
     return rows
 
 
-def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
+def settings_hash(experiment: LargeSparseExperiment, layout: Layout) -> str:
     """A hash of the documents, the arms and the load, for file names."""
     load = experiment.load
-    ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
-    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.asked.heap)
+    ways = [_names(arms) for arms in (fixed_arms(layout), *arms_of_ideas(layout).values())]
+    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.options.heap)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
@@ -263,10 +264,11 @@ def quality_rows(
 ) -> list[Row]:
     """The score kept and the overlap with the exact ten (for bm25-sparse, those of its sum), nDCG@10 by the judgements of
     the real documents among the drawn ones, and the bytes that each arm reads."""
-    judged = BeirData.load(experiment.asked.data, "test")
+    judged = BeirData.load(experiment.options.data, "test")
     variants = [arm.variant for arm in arms]
-    asked = experiment.target, layout.index, variants, list(judged.queries.values()), experiment.model
-    with prepared(client, *asked) as workload:
+    with prepared(
+        client, experiment.target, layout.index, variants, list(judged.queries.values()), experiment.model
+    ) as workload:
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         rows = quality.nearness_rows(client, workload, judged.queries, set_)
@@ -294,8 +296,8 @@ def cost_rows(
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's."""
     variants = [arm.variant for arm in arms]
     rows = rows_under_load(
-        client, experiment.target, layout.index, variants, experiment.asked.data, experiment.model, experiment.load,
-        layout.folder / f"load-{_asked(experiment, layout)}",
+        client, experiment.target, layout.index, variants, experiment.options.data, experiment.model, experiment.load,
+        layout.folder / f"load-{settings_hash(experiment, layout)}",
     )  # fmt: skip
     return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]
 
@@ -306,7 +308,7 @@ def cost_rows(
 def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
     """For each size and level, the arm with the least P99 among those that keep enough of the sparse model's score."""
     table = Table(rows)
-    made = []
+    goals: list[Goal] = []
     for layout in experiment.layouts:
         where = set_of_size(layout.growth.documents)
         enough = {
@@ -320,8 +322,8 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
             words = f"P99 on {where}, {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
             best = min(ratios, key=ratios.__getitem__, default="")
             value = f"{ratios[best]:.3f} ({best}, {enough[best]:.4f} kept)" if best else None
-            made.append(goal_of(words, MOST_COST, value, bool(best) and ratios[best] <= MOST_COST))
-    return made
+            goals.append(goal_of(words, MOST_COST, value, bool(best) and ratios[best] <= MOST_COST))
+    return goals
 
 
 def shown(row: Row) -> bool:
@@ -338,7 +340,7 @@ def shown(row: Row) -> bool:
 @owned_option
 @work_options
 @connection_options
-def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None, owned: bool, **options: Any) -> None:
+def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None, owned: bool, **values: Any) -> None:
     """How to search cheaply by a large sparse model: cost and score kept of each idea, and of the best ones together.
 
     It compares baselines, pruned documents and cut queries with BM25 in one table. --data is one BEIR folder. Run the same
@@ -348,33 +350,35 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse
     osn bench large-sparse --model my-splade --data data/scifact --work work --documents 1000000
     """
-    asked = of_options(LargeSparseOptions, options)
-    model, data = asked.model, asked.data
+    options = of_options(LargeSparseOptions, values)
+    model, data = options.model, options.data
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
-    load = load_settings(asked.clients, asked.minutes, asked.requests)  # refused before anything is written
+    load = load_settings(options.clients, options.minutes, options.requests)  # refused before anything is written
     corpus = str(corpus_of(data))
     layouts = [
         Layout(
-            Growth(corpus, asked.prefix, size, sparse=model, vectors=asked.vectors, seed=asked.seed),
-            tuple(map(Pruning.parse, asked.prune)),
+            Growth(corpus, options.prefix, size, sparse=model, vectors=options.vectors, seed=options.seed),
+            tuple(map(Pruning.parse, options.prune)),
             work / str(size),
         )
-        for size in sorted(asked.documents)
+        for size in sorted(options.documents)
     ]
-    check_data(work, [data], models={"model": model, **({} if asked.vectors is None else {"vectors": asked.vectors})})
+    check_data(
+        work, [data], models={"model": model, **({} if options.vectors is None else {"vectors": options.vectors})}
+    )
     models = ModelChoice(sparse=None if model == "lexical" else model)
 
-    with reachable(connection, NODE, goes_on=True, keep=asked.keep, heap=asked.heap) as settings:
+    with reachable(connection, NODE, goes_on=True, keep=options.keep, heap=options.heap) as settings:
         client, target = connect(settings=settings), allowed_target(settings, owned=owned)
-        experiment = LargeSparseExperiment(asked, tuple(layouts), target, models, load)
+        experiment = LargeSparseExperiment(options, tuple(layouts), target, models, load)
         rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
     publish(
         rows,
         goals(experiment, rows),
         title="What makes a large sparse model cheap",
         data=[data],
-        seeds=[asked.seed],
+        seeds=[options.seed],
         record=record,
         shown=shown,
     )

@@ -79,28 +79,28 @@ def field_of(rule: Pruning) -> str:
 def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
     """Write the index and the files that are not complete yet. Raises ClusterError if the cluster rejects documents."""
     present_meta = read_record(client, layout.index)
-    whole = present_meta is not None and present_meta.extra.get(WHOLE) == layout.described
-    if whole and layout.frequencies.exists() and layout.bytes_file.exists():
+    is_complete = present_meta is not None and present_meta.extra.get(WHOLE) == layout.described
+    if is_complete and layout.frequencies.exists() and layout.bytes_file.exists():
         return
     layout.folder.mkdir(parents=True, exist_ok=True)
     say("drawing documents")
     meta, resampler = resampler_of(layout.growth)
     drawn = {**layout.growth.described, "of": len(resampler.documents)}
     meta = replace(meta, forward_index=True).with_extra(**{RESAMPLED: drawn})
-    own = resampler.vectorizer()
+    whole_vectors = resampler.vectorizer()
     kept(layout.bytes_file, partial(_bytes, client, layout, meta, resampler))
     documents = list(resampler.take(layout.growth.documents))
-    vectors = own.vectors(documents).sparse
+    vectors = whole_vectors.vectors(documents).sparse
     assert vectors is not None
     counts = np.bincount(vectors.token_ids)
     frequencies = {vectors.vocabulary[at]: int(counts[at]) for at in np.flatnonzero(counts)}
     write_json(layout.frequencies, frequencies, indent=None)
-    if whole:
+    if is_complete:
         return
     say(f"writing {layout.index}")
     pruned = {field_of(rule): resampler.vectorizer(rule) for rule in layout.prunes}
     _create(client, layout.index, meta, pruned)
-    actions = _sources(documents, own, meta, pruned)
+    actions = _sources(documents, whole_vectors, meta, pruned)
     write_in_threads(client, layout.index, actions, batch=BATCH, threads=THREADS)
     say(f"merging {layout.index}")
     merge_segments(client, layout.index)
@@ -118,17 +118,21 @@ def _create(client: OpenSearch, index: str, meta: IndexMeta, fields: Collection[
 
 
 def _sources(
-    documents: Sequence[DrawnDocument], own: DrawnVectors, meta: IndexMeta, pruned: Mapping[str, DrawnVectors]
+    documents: Sequence[DrawnDocument], whole: DrawnVectors, meta: IndexMeta, pruned: Mapping[str, DrawnVectors]
 ) -> Iterator[Action]:
-    """pruned: {field: the vectorizer of its vectors}."""
+    """The documents to write. whole: the vectorizer of the unpruned vectors; pruned: {field: that of its vectors}"""
     for at in range(0, len(documents), BATCH):
         drawn = documents[at : at + BATCH]
-        fields = {field: made for field, by in pruned.items() if (made := by.vectors(drawn).sparse) is not None}
+        fields = {
+            field: sparse
+            for field, vectorizer in pruned.items()
+            if (sparse := vectorizer.vectors(drawn).sparse) is not None
+        }
         batch = []
         for row, document in enumerate(drawn):
-            more = {field: _features(vectors, row) for field, vectors in fields.items()}
-            batch.append(replace(document, fields={**document.fields, **more}))
-        yield from prepare(batch, own, meta).actions
+            features = {field: _features(vectors, row) for field, vectors in fields.items()}
+            batch.append(replace(document, fields={**document.fields, **features}))
+        yield from prepare(batch, whole, meta).actions
 
 
 def _features(vectors: SparseVectors, row: int) -> dict[str, float]:

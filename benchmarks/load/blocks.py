@@ -281,12 +281,12 @@ class BlockLog:
                     f"give another --output or --restart, or remove {folder} to begin anew",
                 )
             blocks = whole_levels(blocks, engines)
-        held = dict(contents)
+        at_first = dict(contents)
         if blocks:
-            held |= {index: then for index, then in earlier.items() if index in held and then is not None}
-        lines = [{"format": FORMAT, "identity": identity, "contents": held}, *map(asdict, blocks)]
+            at_first |= {index: then for index, then in earlier.items() if index in at_first and then is not None}
+        lines = [{"format": FORMAT, "identity": identity, "contents": at_first}, *map(asdict, blocks)]
         write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
-        return cls(path, blocks, held)
+        return cls(path, blocks, at_first)
 
     def add(self, block: Block) -> None:
         self.blocks.append(block)

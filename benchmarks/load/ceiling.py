@@ -73,10 +73,10 @@ def _endpoint(answers: Mapping[bytes, bytes], pipe: Any) -> None:
 @contextmanager
 def endpoint(answers: Mapping[str, bytes]) -> Iterator[str]:
     """The URL of an endpoint in its own process. answers: {variant's name: body of the answer to its requests}."""
-    whole = {name.encode("latin-1"): _http(body) for name, body in answers.items()}
+    responses = {name.encode("latin-1"): _http(body) for name, body in answers.items()}
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_endpoint, args=(whole, theirs), daemon=True)
+    process = context.Process(target=_endpoint, args=(responses, theirs), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -149,7 +149,7 @@ def strain_of(level: Level, blocks: Sequence[Block], ceiling: float | None) -> S
         counted = {
             part: [hdr.counts(hdr.decode(getattr(block, part))) for block in blocks] for part in ("late", "latency")
         }
-        p99_late, p99 = (float(hdr.quantile(np.sum(each, axis=0), 0.0, 0.99)) for each in counted.values())
+        p99_late, p99 = (float(hdr.quantile(np.sum(of_blocks, axis=0), 0.0, 0.99)) for of_blocks in counted.values())
         late = p99_late / p99 if 0 < p99 < float("inf") else None
     share = None
     if ceiling is not None:

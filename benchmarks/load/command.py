@@ -6,11 +6,12 @@ import json
 import logging
 import math
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +20,8 @@ from benchmarks.load.blocks import Block
 from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
 from benchmarks.load.run import measure
 from benchmarks.load.statistics import cells
-from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import ModelChoice, Workload, allowed_target, prepared
+from benchmarks.load.variants import Variant, parse_variants
+from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, allowed_target, prepared
 from benchmarks.options import NumberList, of_options, setting, setting_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -33,6 +34,9 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
 from opensearch_neural.progress import Progress
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 logger = logging.getLogger(__name__)
 
@@ -60,15 +64,15 @@ models_options = options_of(ModelChoice, "models", *MODELS.values())
 """Adds the options that name the models of an index; the command gets a `ModelChoice`."""
 
 
-def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
+def load_settings(values: dict[str, Any], **more: Any) -> LoadSettings:
     """The settings from the values of `measuring_options`. Raises InputError for settings that cannot work."""
-    windows, warmup = options["windows"], options["warmup"]
+    windows, warmup = values["windows"], values["warmup"]
     if len(windows) != 2 or len(warmup) != 2:
         raise InputError(
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
     more |= {"shortest": windows[0], "longest": windows[1], "warmup": WarmupSettings(*warmup)}
-    return of_options(LoadSettings, options, **more).validate()
+    return of_options(LoadSettings, values, **more).validate()
 
 
 def queries_of(
@@ -119,7 +123,7 @@ class LoadOptions:
 @measuring_options
 @models_options
 @connection_options
-def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **options: Any) -> None:
+def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **values: Any) -> None:
     """Latency, throughput and quality of engines under load, against BM25, in random turns within one run.
 
     \b
@@ -135,23 +139,23 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **opt
     If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
     is partial, or if a measurement was refused because the generator itself was near its limit.
     """
-    asked = of_options(LoadOptions, options)
-    variants = parse_variants(asked.engines)
-    check_report(asked.report, "benchmarks.load.report_page")
-    settings = load_settings(options, quality=asked.quality)
+    options = of_options(LoadOptions, values)
+    variants = parse_variants(options.engines)
+    check_report(options.report, "benchmarks.load.report_page")
+    settings = load_settings(values, quality=options.quality)
     target = allowed_target(connection, owned=owned)
-    judged, texts = queries_of(asked.queries, asked.data, asked.split, asked.limit_queries)
-    folder = asked.out or Path(f"load-{asked.index}")
+    judged, texts = queries_of(options.queries, options.data, options.split, options.limit_queries)
+    folder = options.out or Path(f"load-{options.index}")
     client = connect(settings=connection)
-    prepares = prepared(client, target, asked.index, variants, texts, models)
-    measurement = run(client, prepares, settings, folder, judged=judged, restart=asked.restart)
-    facts = read_facts(place for place in (asked.data, asked.queries) if place is not None)
-    if not finish(measurement, folder, asked.as_json, facts, record=asked.record, page=asked.report):
+    prepares = prepared(client, target, options.index, variants, texts, models)
+    measurement = run(client, prepares, settings, folder, judged=judged, restart=options.restart)
+    facts = read_facts(place for place in (options.data, options.queries) if place is not None)
+    if not finish(measurement, folder, options.as_json, facts, record=options.record, page=options.report):
         sys.exit(1)
 
 
 def run(
-    client: Any,
+    client: OpenSearch,
     prepares: AbstractContextManager[Workload],
     settings: LoadSettings,
     folder: Path,
@@ -212,10 +216,10 @@ def finish(
 
 
 def rows_under_load(
-    client: Any,
-    target: Any,
+    client: OpenSearch,
+    target: LoadTarget,
     index: str,
-    variants: Any,
+    variants: Sequence[Variant],
     data: Path,
     models: ModelChoice,
     settings: LoadSettings,

@@ -228,7 +228,7 @@ class Pool:
 
     def _sweep(self) -> None:
         oldest = time.monotonic_ns() - self._timeout_ns
-        for connection in [each for each in self._busy if each.waits and each.sent_ns < oldest]:
+        for connection in [busy for busy in self._busy if busy.waits and busy.sent_ns < oldest]:
             connection.give_up("timeout")
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 

@@ -29,11 +29,11 @@ def histogram(microseconds: Iterable[int] = ()) -> Any:
         from hdrh.histogram import HdrHistogram
     except ModuleNotFoundError as error:
         raise MissingExtra("the load benchmark", "bench") from error
-    made = HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+    recorded = HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
     values = np.clip(np.fromiter(microseconds, dtype=np.int64), LOWEST_US, HIGHEST_US)
     for value, count in zip(*np.unique(values, return_counts=True), strict=True):
-        made.record_value(int(value), int(count))
-    return made
+        recorded.record_value(int(value), int(count))
+    return recorded
 
 
 def encode(histogram: Any) -> str:
@@ -73,8 +73,8 @@ def quantile(
     cumulated = np.cumsum(counted, axis=-1)
     total = cumulated[..., -1] + failed
     # The smallest value with at least the share q at or below it; slightly less, so that rounding adds no sample.
-    wanted = np.asarray(q * total * (1 - 1e-12))[..., None]
-    reached = cumulated >= wanted
+    least = np.asarray(q * total * (1 - 1e-12))[..., None]
+    reached = cumulated >= least
     reached_values = (values() if at is None else at)[np.argmax(reached, axis=-1)]
     return np.where((total > 0) & reached.any(axis=-1), reached_values, np.inf)
 

@@ -174,7 +174,7 @@ class ExportOptions:
 @output_option("The folder to write.", required=True)
 @models_options
 @connection_options
-def export_osb(connection: ConnectionSettings, models: ModelChoice, out: Path, **options: Any) -> None:
+def export_osb(connection: ConnectionSettings, models: ModelChoice, out: Path, **values: Any) -> None:
     """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
     It only reads facts of the index, and puts no load on the cluster.
@@ -183,11 +183,11 @@ def export_osb(connection: ConnectionSettings, models: ModelChoice, out: Path, *
     osn bench export-osb --index docs --data data/docs --output osb
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
     """
-    asked = ExportOptions(**options)
-    variants = parse_variants(asked.engines)
-    _, texts = queries_of(asked.queries, asked.data, asked.split, asked.limit_queries)
+    options = ExportOptions(**values)
+    variants = parse_variants(options.engines)
+    _, texts = queries_of(options.queries, options.data, options.split, options.limit_queries)
     client = connect(settings=connection)
     with translate_errors():
-        workload = prepare(client, LoadTarget(connection), asked.index, variants, texts, models)
-        for path in export(workload, out, title=asked.index):
+        workload = prepare(client, LoadTarget(connection), options.index, variants, texts, models)
+        for path in export(workload, out, title=options.index):
             print(path)

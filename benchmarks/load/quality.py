@@ -64,25 +64,20 @@ def nearness_rows(
     client: OpenSearch, workload: Workload, queries: Mapping[str, str], set_: str, *, seed: int = 0
 ) -> list[Row]:
     """overlap@10 and the score kept of each engine that is not exact itself, with intervals over queries."""
-    exact: dict[Variant, Run] = {}
+    exact_runs: dict[Variant, Run] = {}
     rows = []
     for variant in workload.variants:
-        wanted = variant.exact
-        if (
-            wanted is None
-            and variant.engine == EXACT_SPARSE.engine
-            and workload.engines_of(variant).has_pruned_postings()
-        ):
-            wanted = EXACT_SPARSE
-        if wanted is None:
+        exact = exact_variant(workload, variant)
+        if exact is None:
             continue
-        build = exact_builder(workload, wanted)
-        if wanted not in exact:
-            exact[wanted] = OpenSearchRetriever(client, workload.index, wanted.name, build).retrieve(queries, TIES)
-        best = {query: hits for query, hits in exact[wanted].items() if hits}
-        asked = {query: queries[query] for query in best}
-        pages = retriever(client, workload, variant).retrieve(asked, PAGE)
-        scores = scores_of(client, workload.index, build, asked, pages)
+        build = exact_builder(workload, exact)
+        if exact not in exact_runs:
+            exact_retriever = OpenSearchRetriever(client, workload.index, exact.name, build)
+            exact_runs[exact] = exact_retriever.retrieve(queries, TIES)
+        best = {query: hits for query, hits in exact_runs[exact].items() if hits}
+        with_hits = {query: queries[query] for query in best}
+        pages = retriever(client, workload, variant).retrieve(with_hits, PAGE)
+        scores = scores_of(client, workload.index, build, with_hits, pages)
         for measure, values in (
             (OVERLAP, [overlap(pages[query], hits) for query, hits in best.items()]),
             (SCORE_KEPT, [score_kept(scores[query], hits) for query, hits in best.items()]),
@@ -91,6 +86,13 @@ def nearness_rows(
                 low, high = significance.interval(values, seed=seed) or (None, None)
                 rows.append(Row(set_, variant.name, measure, sum(values) / len(values), low, high, len(values)))
     return rows
+
+
+def exact_variant(workload: Workload, variant: Variant) -> Variant | None:
+    """The search whose result the variant approaches; None if the variant is exact itself."""
+    if variant.exact is None and variant.engine == EXACT_SPARSE.engine:
+        return EXACT_SPARSE if workload.engines_of(variant).has_pruned_postings() else None
+    return variant.exact
 
 
 def scores_of(client: OpenSearch, index: str, build: BodyOf, queries: Mapping[str, str], pages: Run) -> Run:
@@ -131,11 +133,11 @@ def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenS
     def builder(size: int) -> Callable[[str], Body]:
         return body_builder(replace(variant, size=size), workload.engines_of(variant))
 
-    index, asked = workload.index_of(variant), parameters(variant)
-    return OpenSearchRetriever(client, index, variant.name, lambda text, k: builder(k)(text), params=asked)
+    index, params = workload.index_of(variant), parameters(variant)
+    return OpenSearchRetriever(client, index, variant.name, lambda text, k: builder(k)(text), params=params)
 
 
-def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:
+def drawn_queries(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:
     """At most `most` of the queries, drawn at random."""
     if len(queries) <= most:
         return dict(queries)

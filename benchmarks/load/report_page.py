@@ -50,16 +50,16 @@ def speed_verdict(measurement: Measurement, ratios: Sequence[Row], names: Sequen
         last = [row for row in ratios if row.measure == measure and names and row.where == names[-1]]
         if not last:
             continue
-        faster = [told(row) for row in last if row.high is not None and row.high < 1]
-        slower = [told(row) for row in last if row.low is not None and row.low > 1]
-        apart = [told(row) for row in last if told(row) not in (*faster, *slower)]
+        faster = [line_with_value(row) for row in last if row.high is not None and row.high < 1]
+        slower = [line_with_value(row) for row in last if row.low is not None and row.low > 1]
+        apart = [line_with_value(row) for row in last if line_with_value(row) not in (*faster, *slower)]
         groups = (f"faster than {base}", faster), ("slower", slower), ("neither for sure", apart)
-        said = "; ".join(f"{what}: {', '.join(engines)}" for what, engines in groups if engines)
-        return f"{partial}{names[-1]}, by {measure} as a share of that of {base}: {said}."
+        verdict = "; ".join(f"{words}: {', '.join(engines)}" for words, engines in groups if engines)
+        return f"{partial}{names[-1]}, by {measure} as a share of that of {base}: {verdict}."
     return f"{partial}Nothing was measured often enough to be compared with {base}."
 
 
-def told(row: Row) -> str:
+def line_with_value(row: Row) -> str:
     return f"{row.line} {cell(row)}"
 
 

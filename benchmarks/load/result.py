@@ -136,21 +136,21 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
 
 def strain_lines(levels: Levels) -> list[str]:
     """The most that the generator needed, and that the cluster spent on garbage collection."""
-    every = [cell for row in levels.values() for cell in row.values()]
-    if not every:
+    cells_ = [cell for row in levels.values() for cell in row.values()]
+    if not cells_:
         return []
-    core = max(every, key=lambda cell: cell.strain.core_share)
+    core = max(cells_, key=lambda cell: cell.strain.core_share)
     lines = [
         f"the generator's busiest process needed at most {core.strain.core_share:.0%} of a core "
         f"({core.variant} at {core.level.label})"
     ]
-    near = [(cell.strain.ceiling_share, cell) for cell in every if cell.strain.ceiling_share is not None]
+    near = [(cell.strain.ceiling_share, cell) for cell in cells_ if cell.strain.ceiling_share is not None]
     if near:
-        share, cell = max(near, key=lambda each: each[0])
+        share, cell = max(near, key=lambda pair: pair[0])
         lines.append(f"it reached at most {share:.0%} of its ceiling ({cell.variant} at {cell.level.label})")
-    collecting = [(cell.gc_share, cell) for cell in every if cell.gc_share is not None]
+    collecting = [(cell.gc_share, cell) for cell in cells_ if cell.gc_share is not None]
     if collecting:
-        share, cell = max(collecting, key=lambda each: each[0])
+        share, cell = max(collecting, key=lambda pair: pair[0])
         lines.append(f"garbage collection took at most {share:.1%} of the time ({cell.variant} at {cell.level.label})")
     return lines
 
@@ -206,7 +206,7 @@ def _quality(measurement: Measurement) -> tuple[list[str], dict[str, list[str]]]
     """(the measures that were taken, {engine: its values of them as text})"""
     values = {(row.engine, row.measure): f"{row.value:.3f}" for row in measurement.quality if row.kind == "value"}
     measures = [name for name in QUALITY if any(name == measure for _, measure in values)]
-    return measures, {name: [values.get((name, each), "") for each in measures] for name in measurement.variants}
+    return measures, {name: [values.get((name, measure), "") for measure in measures] for name in measurement.variants}
 
 
 def facts_text(measurement: Measurement) -> str:

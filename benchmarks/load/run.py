@@ -127,7 +127,7 @@ def measure(
         measurement.partial = error.message
     if measurement.partial is None or probe.answers():
         measurement.changes += [
-            told for index in before if (told := change(index, before[index], contents_of(client, index)))
+            changed for index in before if (changed := change(index, before[index], contents_of(client, index)))
         ]
     return measurement
 
@@ -142,7 +142,7 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
 
     An index of resampled documents is known by its record, so that it may be made again, also on a new node.
     """
-    own = workload.indexes.keys() - resampled(workload)
+    of_real_documents = workload.indexes.keys() - resampled(workload)
     cluster = measurement.cluster
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
@@ -150,9 +150,10 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
     return orjson.loads(
         orjson.dumps(
             {
-                "cluster": cluster and [bool(own) and cluster.uuid, cluster.version, cluster.nodes, cluster.heap_max],
+                "cluster": cluster
+                and [bool(of_real_documents) and cluster.uuid, cluster.version, cluster.nodes, cluster.heap_max],
                 "index": {
-                    name: [name in own and facts.uuid, facts.documents, facts.segments]
+                    name: [name in of_real_documents and facts.uuid, facts.documents, facts.segments]
                     for name, facts in measurement.indexes.items()
                 },
                 # The models of the vectors, and what `osn tune` stored.
@@ -182,26 +183,26 @@ def _drawn(index: Mapping[str, Any]) -> str:
 
 def notes(measurement: Measurement, workload: Workload) -> list[str]:
     """Facts that a reader needs to judge the numbers."""
-    said = [
+    sentences = [
         "The request cache is off (request_cache=false); filters are cached as the index's settings say. "
         "The operating system's page cache is warm."
     ]
     for variant in workload.variants:
         how = with_options(variant, workload.engines_of(variant)).engine(variant.kind.name).how()
         if how is not None and not variant.whole:
-            said.append(f"{variant.name}: {how}")
+            sentences.append(f"{variant.name}: {how}")
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:
-            said.append(f"{name}: {_drawn(drawn)}")
+            sentences.append(f"{name}: {_drawn(drawn)}")
     for name, facts in measurement.indexes.items():
         if facts.segments > facts.shards:
-            said.append(
+            sentences.append(
                 f"{name} has {facts.segments} segments in {facts.shards} shards; `osn ingest --merge` makes it one each."
             )
     if measurement.queries < 100:
-        said.append(f"Only {measurement.queries} different queries: the same postings are read again and again.")
-    return said
+        sentences.append(f"Only {measurement.queries} different queries: the same postings are read again and again.")
+    return sentences
 
 
 def steady(throughput: Sequence[float]) -> bool:
@@ -295,8 +296,8 @@ class LoadRun:
                 self.client, workload, judged, index, baseline=settings.baseline, seed=settings.seed
             )
         queries = judged.queries if judged else {str(at): text for at, text in enumerate(workload.texts)}
-        some = quality.some(queries, settings.quality_queries, settings.seed)
-        rows += quality.nearness_rows(self.client, workload, some, index, seed=settings.seed)
+        drawn = quality.drawn_queries(queries, settings.quality_queries, settings.seed)
+        rows += quality.nearness_rows(self.client, workload, drawn, index, seed=settings.seed)
 
     def block(self, turn: Turn, length: float) -> Block:
         """Measure one turn. Raises _Ended if the cluster no longer answers."""

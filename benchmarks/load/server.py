@@ -77,7 +77,7 @@ class ServerProbe:
         """Milliseconds of garbage collection so far, of all nodes."""
         nodes = self._nodes("jvm", "nodes.*.jvm.gc")
         collectors = [collector for node in nodes for collector in node["jvm"]["gc"]["collectors"].values()]
-        return float(sum(each["collection_time_in_millis"] for each in collectors)) if nodes else None
+        return float(sum(collector["collection_time_in_millis"] for collector in collectors)) if nodes else None
 
     def answers(self) -> bool:
         """Whether the cluster answers at all."""
@@ -118,17 +118,18 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
 def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
     with translate_errors():
-        ((name, held),) = client.indices.segments(index=index)["indices"].items()
+        ((name, segments_of),) = client.indices.segments(index=index)["indices"].items()
         settings = client.indices.get_settings(index=name)[name]["settings"]["index"]
         documents = count(client, index)  # statistics count nested documents, too
-    copies = [copy for of_shard in held["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
+    shards = segments_of["shards"]
+    copies = [copy for of_shard in shards.values() for copy in of_shard if copy["routing"]["primary"]]
     segments = [segment for copy in copies for segment in copy["segments"].values()]
     return IndexStatistics(
         documents=documents,
         # From the segments, because the reported size of the store is up to ten seconds old.
         bytes=sum(int(segment["size_in_bytes"]) for segment in segments),
         segments=sum(segment["search"] for segment in segments),
-        shards=len(held["shards"]),
+        shards=len(shards),
         uuid=settings["uuid"],
     )
 
@@ -162,9 +163,9 @@ def _local_pids(client: OpenSearch) -> list[int]:
         if id_ not in stats:  # it has just left
             return []
         pid = int(node["process"]["id"])
-        seen = _proc_cpu_seconds(pid)
-        said = stats[id_]["process"]["cpu"]["total_in_millis"] / 1000
-        if seen is None or not -1.0 <= seen - said <= max(5.0, 0.1 * seen):
+        from_proc = _proc_cpu_seconds(pid)
+        from_node = stats[id_]["process"]["cpu"]["total_in_millis"] / 1000
+        if from_proc is None or not -1.0 <= from_proc - from_node <= max(5.0, 0.1 * from_proc):
             return []
         pids.append(pid)
     return pids

@@ -215,14 +215,14 @@ class Cell:
         base = self.baseline
         if base is None or base is self or not self.may_show(measure) or not base.may_show(measure):
             return None
-        both = np.intersect1d(self.sample.rounds, base.sample.rounds).tolist()
-        requests = min(self.requests_in(both), base.requests_in(both))
-        if not both or requests < needed(measure):
+        shared = np.intersect1d(self.sample.rounds, base.sample.rounds).tolist()
+        requests = min(self.requests_in(shared), base.requests_in(shared))
+        if not shared or requests < needed(measure):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
-            theirs = base.drawn(measure, both)
-            drawn = self.drawn(measure, both) / np.where(np.isfinite(theirs), theirs, np.nan)
-        ratio = estimated(drawn, len(both), requests)
+            of_base = base.drawn(measure, shared)
+            drawn = self.drawn(measure, shared) / np.where(np.isfinite(of_base), of_base, np.nan)
+        ratio = estimated(drawn, len(shared), requests)
         return None if ratio is None or ratio.low is None else ratio
 
     def mean_of(self, part: str) -> float | None:

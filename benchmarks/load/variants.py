@@ -127,8 +127,8 @@ class Variant:
     def exact(self) -> Variant | None:
         """The search whose result this one approaches; None if it is exact itself, or nobody said what it approaches."""
         if issubclass(self.kind, Bm25Sparse) and (not self.whole or self.changes_hits):
-            how = tuple(each for each in self.settings if each[0] not in OF_PHASE_ONE)
-            return Variant(f"exact {self.engine}", self.engine, whole=True, settings=how)
+            settings = tuple((name, value) for name, value in self.settings if name not in OF_PHASE_ONE)
+            return Variant(f"exact {self.engine}", self.engine, whole=True, settings=settings)
         if issubclass(self.kind, TwoPhase | HighIdfFirst) or (self.kind is Sparse and self.changes_hits):
             return EXACT_SPARSE
         if issubclass(self.kind, Bm25) and self.changes_hits:
@@ -204,7 +204,7 @@ def parse_variant(spec: str) -> Variant:
     values: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     own = own_options(engine)
-    readers = OPTIONS | {name: _yes if each.is_flag else each.parse for name, each in own.items()}
+    readers = OPTIONS | {name: _yes if taken.is_flag else taken.parse for name, taken in own.items()}
     for option in options:
         key, _, value = option.partition("=")
         if key not in readers:
@@ -222,8 +222,8 @@ def parse_variant(spec: str) -> Variant:
 
 def own_options(engine: str) -> dict[str, Option]:
     """{name in a variant: option} of an engine's options, without those that load files and those that are RENAMED here."""
-    named = {each.name.replace("_", "-"): each for each in ALL_ENGINES[engine].options if not each.loads}
-    return {name: each for name, each in named.items() if name not in {*OPTIONS, *RENAMED}}
+    named = {option.name.replace("_", "-"): option for option in ALL_ENGINES[engine].options if not option.loads}
+    return {name: option for name, option in named.items() if name not in {*OPTIONS, *RENAMED}}
 
 
 def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
@@ -283,8 +283,8 @@ def pipeline_of(variant: Variant) -> tuple[str, Body] | None:
     """
     if not issubclass(variant.kind, TwoPhase):
         return None
-    how = {each.name: each.parse(each.default) for each in TwoPhase.options} | dict(variant.settings)
-    parameter = {"prune_ratio": how["prune"], "expansion_rate": how["expansion"], "max_window_size": 10_000}
+    settings = {option.name: option.parse(option.default) for option in TwoPhase.options} | dict(variant.settings)
+    parameter = {"prune_ratio": settings["prune"], "expansion_rate": settings["expansion"], "max_window_size": 10_000}
     body = {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
     digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
     return f"osn-bench-{digest}", body

@@ -178,8 +178,8 @@ class Workload:
 
     def path_of(self, variant: Variant) -> str:
         """Path and parameters of the variant's requests."""
-        asked = urlencode(parameters(variant), safe=",._*")
-        return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{asked}"
+        query = urlencode(parameters(variant), safe=",._*")
+        return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{query}"
 
     @property
     def pipelines(self) -> dict[str, Body]:

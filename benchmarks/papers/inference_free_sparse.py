@@ -55,8 +55,8 @@ from benchmarks.experiment import (
     Table,
     all_goal,
     compared,
-    each,
     facts,
+    for_each,
     goal_of,
     is_above,
     kept,
@@ -232,14 +232,14 @@ class Ablation:
     def student(self) -> SparseConfig:
         """The paper's own student, trained without BM25, which the arms vary. The last state is kept."""
         train, unseen = ([self.data / name for name in names] for names in (SMALL, dict.fromkeys((*SMALL, *TESTED))))
-        made = configuration(self.start, train, unseen, self.steps, self.seeds[0])
+        config = configuration(self.start, train, unseen, self.steps, self.seeds[0])
         return replace(
-            made,
+            config,
             cache=self.work / "cache",
-            student=replace(made.student, idf="train"),
+            student=replace(config.student, idf="train"),
             document_length=LENGTH,
             objective=replace(
-                made.objective,
+                config.objective,
                 info_nce=0.0,
                 kl=1.0,
                 teachers=list(self.teachers),
@@ -287,12 +287,13 @@ class Ablation:
             content = kept(self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config))
             return {
                 name: Searched(
-                    {idf: Measured.from_json(own) for idf, own in of_set["measured"].items()}, of_set["sparsity"]
+                    {idf: Measured.from_json(measured) for idf, measured in of_set["measured"].items()},
+                    of_set["sparsity"],
                 )
                 for name, of_set in content.items()
             }
 
-        return each(engines, lambda engine: engines[engine].output, search)
+        return for_each(engines, lambda engine: engines[engine].output, search)
 
     def _searched(self, config: SparseConfig) -> dict[str, Any]:
         from trainers.sparse.student_measures import sparsity_of
@@ -300,16 +301,19 @@ class Ablation:
 
         train_sparse(config)
         student, content = load_sparse(config.output), {}
-        own = student.query
+        trained_table = student.query
+        pieces = trained_table.tokenizer
         for name, test in self.tests.items():
-            vectors, lexical = test.documents(student), test.lexical(own.tokenizer)
-            target = TableEncoder(own.tokenizer, lexical.query.weights, own.max_length, name=own.name)
+            vectors, lexical = test.documents(student), test.lexical(pieces)
+            target_table = TableEncoder(
+                pieces, lexical.query.weights, trained_table.max_length, name=trained_table.name
+            )
             measured = {
                 idf: asdict(test.measure(test.search(vectors, query.encode), MEASURES))
-                for idf, query in ((OWN, own), (TARGET, target))
+                for idf, query in ((OWN, trained_table), (TARGET, target_table))
             }
             present = lexical.encode_documents(test.contents).to_scipy()
-            queries = [target.encode(text) for text in test.texts.values()]
+            queries = [target_table.encode(text) for text in test.texts.values()]
             sparsity = sparsity_of(vectors.to_scipy(), present, queries, student.vocabulary)
             content[name] = {"measured": measured, "sparsity": sparsity}
         return content
@@ -325,7 +329,7 @@ class Ablation:
         rows: list[Row] = []
         pieces = tokenizer_of(self.start)
         for name, test in self.tests.items():
-            measured = {MeasuredEngine(key): own for key, own in untrained(test, test.lexical(pieces)).items()}
+            measured = {MeasuredEngine(key): values for key, values in untrained(test, test.lexical(pieces)).items()}
             sparsity: list[Row] = []
             for (arm, idf), engine in names.items():
                 for student, of_sets in searched.items():
@@ -417,11 +421,14 @@ def flops(ablation: Ablation) -> RowsAndGoals:
                 objective=replace(base.objective, teacher_scale=scale),
                 regularization=replace(base.regularization, weight=weight),
             )
-            names |= {(arm, OWN): of_curve(how, weight, own), (arm, TARGET): of_curve(how, weight, TARGET)}
+            names |= {
+                (arm, OWN): engine_on_curve(how, weight, own),
+                (arm, TARGET): engine_on_curve(how, weight, TARGET),
+            }
     differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
     for weight in LAMBDAS:
-        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
-        own = of_curve(WITH, weight, TRAINED_WITH[WITH].own)
+        both, search, neither = (engine_on_curve(how, weight, idf) for how, idf in CURVES.values())
+        own = engine_on_curve(WITH, weight, TRAINED_WITH[WITH].own)
         differences += [(both, search), (search, neither), (both, neither), (both, own)]
     rows = ablation.rows(ablation.searched(arms), names, differences)
     table = Table(rows, ablation.seeds)
@@ -434,7 +441,7 @@ def flops(ablation: Ablation) -> RowsAndGoals:
     ]
 
 
-def of_curve(how: str, weight: float, idf: str) -> str:
+def engine_on_curve(how: str, weight: float, idf: str) -> str:
     """The engine's name in part "flops": how it is trained, λ, and the IDF of its queries."""
     return f"{how}, λ {weight:g}, {idf}"
 
@@ -476,7 +483,7 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
 def curve(table: Table, name: str, which: str, x: str, y: str) -> list[tuple[float, float]]:
     """The students of a set on one of CURVES, as points (x, y), ordered by x. x, y: measures"""
     how, idf = CURVES[which]
-    engines = [of_curve(how, weight, idf) for weight in LAMBDAS]
+    engines = [engine_on_curve(how, weight, idf) for weight in LAMBDAS]
     values = [(table.value(name, engine, x), table.value(name, engine, y)) for engine in engines]
     return sorted((at.value, of.value) for at, of in values if at is not None and of is not None)
 
@@ -506,7 +513,7 @@ def share_goals(table: Table) -> list[Goal]:
     for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
         gains: list[Row] = []
         for weight in LAMBDAS:
-            engine, baseline = (of_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
+            engine, baseline = (engine_on_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
             gains += table.differences(TESTED, engine, baseline, "nDCG@10").values()
         points = [100 * row.value for row in gains]
         goals.append(
@@ -549,7 +556,7 @@ def idf_goal(table: Table) -> Goal:
     """The paper's direction for students without pre-training (table 5): the IDF of the searched corpus is better."""
     gains: list[Row] = []
     for weight in LAMBDAS:
-        searched, own = (of_curve(WITH, weight, idf) for idf in (TARGET, TRAINED_WITH[WITH].own))
+        searched, own = (engine_on_curve(WITH, weight, idf) for idf in (TARGET, TRAINED_WITH[WITH].own))
         gains += table.differences(TESTED, searched, own, "nDCG@10").values()
     return all_goal(
         "at retrieval the searched corpus's IDF is better than that of training, interval above zero (table 5, no "
@@ -582,7 +589,7 @@ def idf_shares(rows: Sequence[Row]) -> str:
     seeds = sorted({row.seed for row in rows if row.seed is not None})
     table, lines = Table(rows, seeds), []
     for name, weight in itertools.product(table.sets, LAMBDAS):
-        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
+        both, search, neither = (engine_on_curve(how, weight, idf) for how, idf in CURVES.values())
         start = table.value(name, neither, "nDCG@10")
         at_retrieval = table.difference(name, search, neither, "nDCG@10")
         in_training = table.difference(name, both, search, "nDCG@10")
@@ -590,6 +597,10 @@ def idf_shares(rows: Sequence[Row]) -> str:
             shares = [with_interval(in_points(share)) for share in (at_retrieval, in_training)]
             lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares])
     return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
+
+
+TABLES = {"idf-shares": idf_shares}
+"""{mark of the pages in docs/: rows → table}"""
 
 
 def draw_flops(seeds: Sequence[int], rows: Sequence[Row], folder: Path) -> None:
@@ -628,7 +639,7 @@ def quality(experiment: Experiment) -> RowsAndGoals:
         test = sparse_test(experiment.data, name, experiment.work)
         without = untrained(test, test.lexical(pieces, saturations.get(test.name, saturations[""])))
         engines = {MeasuredEngine(TUNED): tuned[test.name]}
-        engines |= {MeasuredEngine(name): own for name, own in without.items()}
+        engines |= {MeasuredEngine(engine): values for engine, values in without.items()}
         return engines | {model: searched(experiment, model, test)[ALL_TOKENS] for model in experiment.models}
 
     rows = rows_of_sets(experiment, measured, differences, sets_of_means(experiment))
@@ -641,17 +652,17 @@ def high_idf_first(experiment: Experiment) -> RowsAndGoals:
     def measured(name: str) -> dict[MeasuredEngine, Measured]:
         test = sparse_test(experiment.data, name, experiment.work)
         return {
-            MeasuredEngine(engine, model.seed, model.name): own
+            MeasuredEngine(engine, model.seed, model.name): values
             for model in experiment.models
-            for engine, own in searched(experiment, model, test).items()
+            for engine, values in searched(experiment, model, test).items()
         }
 
-    differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
+    differences = [(rare_first_name(ratio), ALL_TOKENS) for ratio in RATIOS]
     rows = rows_of_sets(experiment, measured, differences, {experiment.mean_of_all: list(experiment.sets)})
     return rows, rare_goals(experiment, rows)
 
 
-def of_ratio(ratio: float) -> str:
+def rare_first_name(ratio: float) -> str:
     return f"rare first, idf from {ratio:g} of the highest"
 
 
@@ -676,7 +687,7 @@ def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) ->
         first = search(lambda text: rare_tokens(encode(text), rare))
         return test.measure(rescored(first, test.texts, ids, vectors, encode), MEASURES)
 
-    ways = {ALL_TOKENS: None} | {of_ratio(ratio): Rare("ratio", ratio) for ratio in RATIOS}
+    ways = {ALL_TOKENS: None} | {rare_first_name(ratio): Rare("ratio", ratio) for ratio in RATIOS}
     return {name: kept_measured(place / f"{slug(name)}.json", partial(run, rare)) for name, rare in ways.items()}
 
 
@@ -716,13 +727,13 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
     goals: list[Goal] = []
     for arm in experiment.arms:
         for ratio in RATIOS:
-            row = table.difference(label, of_ratio(ratio), ALL_TOKENS, "nDCG@10", variant=arm)
+            row = table.difference(label, rare_first_name(ratio), ALL_TOKENS, "nDCG@10", variant=arm)
             words = (
-                f"{arm}, {of_ratio(ratio)}: nDCG@10 at most {MOST_LOST} below that of all tokens, {label}, "
+                f"{arm}, {rare_first_name(ratio)}: nDCG@10 at most {MOST_LOST} below that of all tokens, {label}, "
                 "interval included (section 5.3.2)"
             )
-            kept = row is not None and row.low is not None and row.low >= -MOST_LOST
-            goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), kept))
+            is_kept = row is not None and row.low is not None and row.low >= -MOST_LOST
+            goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), is_kept))
     return goals
 
 

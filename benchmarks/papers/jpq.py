@@ -99,7 +99,7 @@ def seeds_of(m: int) -> tuple[int, ...]:
 class EncodedSet(JudgedSet):
     """A test set with the start model's vectors."""
 
-    asked: frozenset[str]
+    train_documents: frozenset[str]
     """Its documents that are relevant to train questions."""
     start_hash: str
     """Hash of the start model."""
@@ -123,7 +123,7 @@ class EncodedSet(JudgedSet):
     def parts(self) -> dict[str, set[str]]:
         """{part: its questions}: those about documents that train asks about, which a query encoder may learn by heart, and
         the others."""
-        asked = {query for query, relevant in self.qrels.items() if not self.asked.isdisjoint(relevant)}
+        asked = {query for query, relevant in self.qrels.items() if not self.train_documents.isdisjoint(relevant)}
         return {part: queries for part, queries in ((ASKED, asked), (NEW, {*self.qrels} - asked)) if queries}
 
 
@@ -156,7 +156,7 @@ class JpqExperiment:
         return EncodedSet(
             test,
             test.qrels(),
-            asked=frozenset(train.documents.ids[row] for row in train.positives.values.tolist()),
+            train_documents=frozenset(train.documents.ids[row] for row in train.positives.values.tolist()),
             start_hash=start.info.hash,
             vectors=np.asarray(document_vectors(start, test.documents, self.work / "cache"), np.float32),
             queries=start.encode_queries(list(test.query_texts().values())),
@@ -167,7 +167,7 @@ class JpqExperiment:
     def configuration(self, engine: MeasuredEngine, m: int) -> JpqConfig:
         """The training of an arm; settings were chosen on held-back parts of train."""
         name, steps, seed, parts = engine.name, self.steps, engine.seed or SEEDS[0], SETS[self.name]
-        whole, learned = name in (CONTROL, FLAT_TUNED), name == JPQ
+        uncompressed, learned = name in (CONTROL, FLAT_TUNED), name == JPQ
         return JpqConfig(
             output=self.work / "models" / slug(f"{self.name} {name} {m} {seed} {steps}"),
             cache=self.work / "cache",
@@ -177,7 +177,7 @@ class JpqExperiment:
             quantizer=QuantizerSettings(
                 m, train_centroids=learned, learning_rate=CENTROID_LEARNING_RATE if learned else None
             ),
-            objective=JpqObjective(documents="uncompressed" if whole else "quantized"),
+            objective=JpqObjective(documents="uncompressed" if uncompressed else "quantized"),
             negatives=NegativeSettings(search="uncompressed" if name == FLAT_TUNED else "quantized"),
             selection=JpqSelection(hold_back=HOLD_BACK, apart=APART.get(self.name, "documents"), queries=HOLD_BACK),
             dropout=0.0,
@@ -197,8 +197,8 @@ class JpqExperiment:
         from trainers.jpq.train import train_jpq
 
         config = self.configuration(engine, m)
-        done = train_jpq(config)
-        logger.info("%s: the state after step %s kept: %s", config.output.name, done.best_step, done.measures)
+        trained = train_jpq(config)
+        logger.info("%s: the state after step %s kept: %s", config.output.name, trained.best_step, trained.measures)
         model = load_quantized(config.output)
         queries = model.encode_queries(list(self.test.texts.values()))
         flat = engine.name == FLAT_TUNED
@@ -246,7 +246,7 @@ class JpqExperiment:
         measured |= means(measured, seeds)
         rows = compared(of_set, measured, DIFFERENCES, seeds=seeds)
         for part, queries in self.test.parts().items():
-            chosen = {engine: restricted(own, queries) for engine, own in measured.items()}
+            chosen = {engine: restricted(of_engine, queries) for engine, of_engine in measured.items()}
             rows += compared(f"{of_set}, {part}", chosen, DIFFERENCES, seeds=seeds)
         return rows
 
@@ -261,23 +261,24 @@ def quality(experiment: JpqExperiment, sizes: Sequence[int]) -> RowsAndGoals:
 
 def quality_goals(name: str, rows: Iterable[Row]) -> list[Goal]:
     rows, goals = list(rows), []
-    for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
-        every = [m for m in M if m <= 32]
-        every_gain = {
-            m: Table(rows, seeds_of(m)).difference(f"{name}, {m} bytes", JPQ, rival, "nDCG@10") for m in every
-        }
-        gains = {m: row for m, row in every_gain.items() if row is not None}
-        above, higher = [is_above(gains.get(m)) for m in every], sum(row.value > 0 for row in gains.values())
-        words_of = f"JPQ above {words} at every M up to 32, interval above zero ({name})"
-        goals.append(all_goal(words_of, above if gains else (), f", {higher} without regard to the interval"))
-        row, words_of = gains.get(16), f"JPQ above {words} at M = 16, interval above zero ({name})"
+
+    def of_size(m: int) -> Table:
+        return Table(rows, seeds_of(m))
+
+    for rival, rival_words in ((OPQ, "OPQ"), (CONTROL, "the control")):
+        gains = {m: of_size(m).difference(f"{name}, {m} bytes", JPQ, rival, "nDCG@10") for m in M if m <= 32}
+        measured = [gain for gain in gains.values() if gain is not None]
+        above, higher = list(map(is_above, gains.values())), sum(gain.value > 0 for gain in measured)
+        words = f"JPQ above {rival_words} at every M up to 32, interval above zero ({name})"
+        goals.append(all_goal(words, above if measured else (), f", {higher} without regard to the interval"))
+        words, row = f"JPQ above {rival_words} at M = 16, interval above zero ({name})", gains.get(16)
         shown = None if row is None or row.low is None else f"{row.value:+.4f} ({row.low:+.4f} to {row.high:+.4f})"
-        goals.append(goal_of(words_of, "low above 0", shown, is_above(row)))
-    flat, jpq = (Table(rows, seeds_of(48)).value(f"{name}, 48 bytes", engine, "nDCG@10") for engine in (FLAT, JPQ))
+        goals.append(goal_of(words, "low above 0", shown, is_above(row)))
+    flat, jpq = (of_size(48).value(f"{name}, 48 bytes", engine, "nDCG@10") for engine in (FLAT, JPQ))
     share = jpq.value / flat.value if flat and jpq and flat.value else None
-    words_of = f"at M = 48 (32x smaller than float32) within 2% of flat ({name})"
+    words = f"at M = 48 (32x smaller than float32) within 2% of flat ({name})"
     shown_share = None if share is None else round(share, 4)
-    return [*goals, goal_of(words_of, "at least 0.98", shown_share, share is not None and share >= 0.98)]
+    return [*goals, goal_of(words, "at least 0.98", shown_share, share is not None and share >= 0.98)]
 
 
 # ------------------------------------------------ the command

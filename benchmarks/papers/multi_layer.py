@@ -159,7 +159,7 @@ SELF_CONTRASTIVE = mlr("last:2", "self-contrastive", repeated=True)
 MULTI_VECTOR = mlr("last:2", "multi-vector", repeated=True)
 
 
-def of_lambdas() -> list[Arm]:
+def lambda_arms() -> list[Arm]:
     return [mlr("last:2", "self-contrastive", weight=weight, repeated=True) for weight in LAMBDAS]
 
 
@@ -257,8 +257,8 @@ class Recipe:
     def described(self) -> str:
         """The start and its use, as results name them."""
         width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
-        made = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
-        return f"{self.start_name} ({made}), {self.pooling}, {compared}"
+        details = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
+        return f"{self.start_name} ({details}), {self.pooling}, {compared}"
 
     def check(self) -> None:
         """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is not a model."""
@@ -361,13 +361,13 @@ class MultiLayerExperiment:
             of_document = articles(squad)
             parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
             for line in judgements(squad, "train"):
-                parts[_part(of_document[line.split("\t")[1]])].append(line)
+                parts[_split_of(of_document[line.split("\t")[1]])].append(line)
             write_part(squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
             write_part(squad, self.train_set(SQUAD), {"train": parts["train"]}, judged_documents(parts["train"]))
             # A document may answer questions of several splits.
             tested = judged_documents([*judgements(wikiqa, "dev"), *judgements(wikiqa, "test")])
-            own = [line for line in judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
-            write_part(wikiqa, self.train_set(WIKIQA), {"train": own}, judged_documents(own))
+            untested = [line for line in judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
+            write_part(wikiqa, self.train_set(WIKIQA), {"train": untested}, judged_documents(untested))
             for name in (SQUAD, WIKIQA):
                 train = load_training(self.train_set(name), name=name)
                 with_mined(train, "bm25", self.negatives(name), Mining(DEPTH, keep=50))
@@ -427,9 +427,9 @@ class MultiLayerExperiment:
 
         config = self.configuration(arm, seed)
         if config.output not in self._trained:
-            done = train_mlr(config) if isinstance(config, MlrConfig) else train_dense(config)
-            logger.info("%s, seed %d: %d steps, %s", arm.name, seed, done.steps, done.measures)
-            self._trained[config.output] = TrainedArm(arm, seed, config.output, done.measures["nDCG@10"])
+            trained = train_mlr(config) if isinstance(config, MlrConfig) else train_dense(config)
+            logger.info("%s, seed %d: %d steps, %s", arm.name, seed, trained.steps, trained.measures)
+            self._trained[config.output] = TrainedArm(arm, seed, config.output, trained.measures["nDCG@10"])
         return self._trained[config.output]
 
     def each_trained(self, trials: Iterable[tuple[Arm, int]], *, search: bool = True) -> list[TrainedArm]:
@@ -452,8 +452,8 @@ class MultiLayerExperiment:
 
     def best_on_dev(self) -> Arm:
         """SELF_CONTRASTIVE with the λ of LAMBDAS whose model with the first seed is best on dev."""
-        every = self.each_trained([(arm, SEEDS[0]) for arm in of_lambdas()], search=False)
-        best = max(every, key=lambda trained: trained.dev)
+        models = self.each_trained([(arm, SEEDS[0]) for arm in lambda_arms()], search=False)
+        best = max(models, key=lambda trained: trained.dev)
         logger.info("best on dev: %s", best.arm.name)
         return best.arm
 
@@ -477,10 +477,10 @@ class MultiLayerExperiment:
 
         return kept_measured(self.measured_file(spec, name), search)
 
-    def measured_file(self, spec: str, name: str, what: str = "") -> Path:
-        """The file of a model's measures on a test set, named by both hashes. what: a suffix of the name"""
-        known = f"{slug(name)}-{self.hash_of(spec)}-{self.judged(name).data.hash}-{self.recipe.computed}"
-        return self.work / "measured" / f"{known}{what}.json"
+    def measured_file(self, spec: str, name: str, suffix: str = "") -> Path:
+        """The file of a model's measures on a test set, named by both hashes."""
+        measured = f"{slug(name)}-{self.hash_of(spec)}-{self.judged(name).data.hash}-{self.recipe.computed}"
+        return self.work / "measured" / f"{measured}{suffix}.json"
 
     def vectors(self, spec: str, name: str) -> Path:
         """The folder of a model's vectors of a test set's corpus; the two sets of squad-mix share it."""
@@ -513,7 +513,7 @@ class MultiLayerExperiment:
         return published | {f"{name}, {length} tokens": f"dense:{cut}"}
 
 
-def _part(article: str) -> str:
+def _split_of(article: str) -> str:
     share = int(hashlib.sha256(article.encode()).hexdigest()[:8], 16) / 0x100000000
     return "dev" if share < DEV_SHARE else "test" if share < DEV_SHARE + TEST_SHARE else "train"
 
@@ -632,11 +632,11 @@ def _draw_winners(depth: int, rows: Iterable[Row], file: Path) -> None:
     layers_of = {arm.name: arm.layers for arm in layer_arms(depth)}
     labels = [layers_of[engine] for engine in engines]
     for axis, name in zip(axes[0], sets, strict=True):
-        left = [0.0] * len(engines)
-        for number in others:
-            widths = [shares.get((name, engine, number), 0.0) for engine in engines]
-            axis.barh(labels, widths, left=left, label=f"layer {number}")
-            left = [sum(both) for both in zip(left, widths, strict=True)]
+        starts = np.zeros(len(engines))
+        for layer in others:
+            widths = np.array([shares.get((name, engine, layer), 0.0) for engine in engines])
+            axis.barh(labels, widths, left=starts, label=f"layer {layer}")
+            starts = starts + widths
         axis.set(title=name, xlabel=f"% of answers; the rest: layer {last}")
     axes[0][0].invert_yaxis()
     axes[0][-1].legend(fontsize="small")
@@ -683,10 +683,11 @@ def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DU
     above = sum(map(is_above, gains.values()))
 
     def shown(name: str, row: Row) -> str:
-        own = ", ".join(f"{each.value:+.4f}" for each in table.by_seed(name, arm.name, baseline.name, TOP_5))
+        by_seed = table.by_seed(name, arm.name, baseline.name, TOP_5)
+        values = ", ".join(f"{of_seed.value:+.4f}" for of_seed in by_seed)
         error = table.difference(name, arm.name, baseline.name, f"{TOP_5}, {SEED_ERROR}")
         over_seeds = f", {SEED_ERROR} {error.value:.4f}" if error is not None else ""
-        return f"{name} {signed(row, 4)}" + (f", by seed {own}{over_seeds}" if len(seeds) > 1 else "")
+        return f"{name} {signed(row, 4)}" + (f", by seed {values}{over_seeds}" if len(seeds) > 1 else "")
 
     stages = "two stages, " if arm.two_stage else ""
     choice = "that λ was chosen with" if seeds[0] == SEEDS[0] else "λ chosen with another one"
@@ -701,10 +702,11 @@ def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DU
 
 def rivals_goal(table: Table, arm: Arm, rivals: Sequence[str]) -> Goal:
     """`arm` against each of `rivals`, all trained with the first seed."""
-    gains = {rival: own for rival in rivals if (own := table.differences(TESTS, arm.name, rival, TOP_5))}
-    above = [rival for rival, own in gains.items() if any(map(is_above, own.values()))]
+    gains = {rival: of_sets for rival in rivals if (of_sets := table.differences(TESTS, arm.name, rival, TOP_5))}
+    above = [rival for rival, of_sets in gains.items() if any(map(is_above, of_sets.values()))]
     shown = "; ".join(
-        f"{rival}: {', '.join(f'{name} {signed(row, 4)}' for name, row in own.items())}" for rival, own in gains.items()
+        f"{rival}: {', '.join(f'{name} {signed(row, 4)}' for name, row in of_sets.items())}"
+        for rival, of_sets in gains.items()
     )
     return goal_of(
         "self-contrastive above each rival (ME-BERT, token vectors) in top-5 accuracy on at least one set, interval above "
@@ -730,7 +732,7 @@ def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
         [(arm, seed) for arm in arms for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
     )
     # The other candidates for λ; the chosen one has a row already.
-    others = [arm for arm in of_lambdas() if arm != best]
+    others = [arm for arm in lambda_arms() if arm != best]
     rows = dev_rows(experiment, models)
     rows += dev_rows(experiment, experiment.each_trained([(arm, SEEDS[0]) for arm in others], search=False))
     rows += test_rows(experiment, models, DUAL, best)
@@ -764,7 +766,7 @@ def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
 
 
 def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    arms = (DUAL, *of_lambdas())
+    arms = (DUAL, *lambda_arms())
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     return dev_rows(experiment, models) + test_rows(experiment, models, DUAL), []
 

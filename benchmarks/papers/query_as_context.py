@@ -43,8 +43,8 @@ from benchmarks.experiment import (
     Table,
     all_goal,
     compared,
-    each,
     facts,
+    for_each,
     goal_of,
     is_above,
     kept_measured,
@@ -145,16 +145,18 @@ class Pretraining:
 
 
 def arms() -> dict[str, Pretraining]:
-    every = [
+    pretrainings = [
         *(Pretraining(variant, NONE, "none") for variant in VARIANTS),
         *(Pretraining(variant, RANDOM, "random-passage") for variant in VARIANTS),
         *(Pretraining(variant, QUERY, "query") for variant in VARIANTS),
         Pretraining("cocondenser", SINGLE, "query", candidates=1),
     ]
-    return {arm.name: arm for arm in every}
+    return {arm.name: arm for arm in pretrainings}
 
 
-def settings(steps: int, learning_rate: float, *, evaluations: int, batch: int = 32, **more: Any) -> TrainingSettings:
+def training_settings(
+    steps: int, learning_rate: float, *, evaluations: int, batch: int = 32, **more: Any
+) -> TrainingSettings:
     """evaluations: how often a training is evaluated"""
     return TrainingSettings(
         steps=steps,
@@ -195,19 +197,19 @@ class QueryAsContextExperiment:
         """The corpora without the articles that are tested on, written to `work`."""
         from trainers.query_as_context.passages import tested_articles
 
-        whole = [
+        corpora = [
             CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
             for name, article in ARTICLES.items()
         ]
-        files = {corpus.title: self.folder / f"{corpus.title}.jsonl" for corpus in whole}
+        files = {corpus.title: self.folder / f"{corpus.title}.jsonl" for corpus in corpora}
         if not all(file.exists() for file in files.values()):
             splits = [(name, "test") for name in TESTED] + [(DEV, "dev")]
-            tested = tested_articles(whole, [load_training(self.data / name, split=split) for name, split in splits])
-            for corpus in whole:
+            tested = tested_articles(corpora, [load_training(self.data / name, split=split) for name, split in splits])
+            for corpus in corpora:
                 documents = read_documents(corpus.path, limit=corpus.limit)
                 rest = (document.record() for document in documents if corpus.key(document) not in tested)
                 write_json_lines(files[corpus.title], rest)
-        return [replace(corpus, path=files[corpus.title], limit=None) for corpus in whole]
+        return [replace(corpus, path=files[corpus.title], limit=None) for corpus in corpora]
 
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
         """(question, id of the document that answers it), from a corpus's train split, or from its titles if they are the
@@ -216,8 +218,8 @@ class QueryAsContextExperiment:
         if name not in TESTED:
             yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
             return
-        asked = load_training(self.data / name, split="train", name=name)
-        for example in without_questions_of(asked, [self.judged(name).data]).examples:
+        train = load_training(self.data / name, split="train", name=name)
+        for example in without_questions_of(train, [self.judged(name).data]).examples:
             yield from ((example.query, document) for document in example.positives if document in documents)
 
     def generator(self, corpus: str) -> str:
@@ -235,7 +237,7 @@ class QueryAsContextExperiment:
             backbone=str(start),
             passage_length=PASSAGE_LENGTH,
             query_length=QUERY_LENGTH,
-            training=settings(self.scale.generator_steps, 2e-4, evaluations=1, bucket=16),
+            training=training_settings(self.scale.generator_steps, 2e-4, evaluations=1, bucket=16),
         )
 
         def read_pairs() -> Iterator[dict[str, str]]:
@@ -277,7 +279,7 @@ class QueryAsContextExperiment:
                 max_length=PASSAGE_LENGTH,
                 masked=MASKED,
                 whole_word=True,
-                training=settings(scale.mlm_steps, 5e-4, evaluations=5, bucket=16),
+                training=training_settings(scale.mlm_steps, 5e-4, evaluations=5, bucket=16),
             )
         )
 
@@ -303,7 +305,7 @@ class QueryAsContextExperiment:
             # Only measured: the loss on passages held back still chooses the state to keep.
             dev=[self.dev],
             selection=DevSettings(queries=300, documents=700),
-            training=settings(
+            training=training_settings(
                 steps, 3e-4, evaluations=5, batch=self.scale.batch, log_every=max(1, min(10, steps // 10)), seed=SEED
             ),
             cache=self.work / "passages",
@@ -321,7 +323,7 @@ class QueryAsContextExperiment:
             train_query_as_context(replace(config, output=output, training=half))
         return output
 
-    def of_arm(self, arm: Pretraining) -> QueryAsContextConfig:
+    def with_contexts(self, arm: Pretraining) -> QueryAsContextConfig:
         """The configuration of an arm with the source of its contexts, which is made if it is not there yet."""
         config = self.configuration(arm, self.documents, self.start)
         if arm.context != "query":
@@ -333,19 +335,18 @@ class QueryAsContextExperiment:
         """An arm's checkpoint, trained if it is not there yet."""
         from trainers.query_as_context.train import train_query_as_context
 
-        train_query_as_context(self.of_arm(arm))
+        train_query_as_context(self.with_contexts(arm))
         return self.output(arm.name)
 
     # -------------------------------------------- fine-tuning
 
-    def asked(self, name: str) -> Path:
+    def fine_tuning_set(self, name: str) -> Path:
         """The set with at most FINE_TUNED_ON of its train questions, since each arm mines negatives for all of them."""
         source, folder = self.data / name, self.work / "fine-tuning" / name
         lines = judgements(source, "train")
         questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
         chosen = set(evenly(questions, FINE_TUNED_ON))
-        some = {"train": [line for line in lines if line.split("\t")[0] in chosen]}
-        write_part(source, folder, some)
+        write_part(source, folder, {"train": [line for line in lines if line.split("\t")[0] in chosen]})
         return folder
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
@@ -360,7 +361,7 @@ class QueryAsContextExperiment:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones too."""
         return DenseConfig(
             output=self.work / "models" / f"{slug(name)}-retriever-of-three",
-            train=[SetSettings(self.asked(tested), name=tested) for tested in TESTED],
+            train=[SetSettings(self.fine_tuning_set(tested), name=tested) for tested in TESTED],
             start=str(start),
             # The held-back part of DEV has the name of its dev split. The recorded retrievers were selected by the held-back
             # parts alone.
@@ -373,7 +374,7 @@ class QueryAsContextExperiment:
             candidates=CandidateSettings(negatives=1, depth=200, mine="bm25"),
             two_stage=TwoStageSettings(depth=200),
             selection=DevSettings(hold_back=0.05, queries=300, documents=500),
-            training=settings(self.scale.fine_tuning_steps, 1e-4, evaluations=2, set_weights=0.5),
+            training=training_settings(self.scale.fine_tuning_steps, 1e-4, evaluations=2, set_weights=0.5),
         )
 
     # -------------------------------------------- tests
@@ -403,7 +404,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Every arm without fine-tuning, compared with random passages and the start, and its progress on dev."""
     rows: list[Row] = []
     of_name = arms()
-    models = each(
+    models = for_each(
         [MeasuredEngine(name, SEED) for name in of_name],
         lambda engine: experiment.output(engine.name),
         lambda engine: experiment.pretrained(of_name[engine.name]),
@@ -442,7 +443,7 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
         start = experiment.start if engine.name == START else experiment.pretrained(of_name[engine.name])
         return experiment.fine_tuned(engine.name, start)
 
-    models = each(
+    models = for_each(
         [MeasuredEngine(START), *(MeasuredEngine(name) for name in of_name)],
         lambda engine: experiment.fine_tuning(engine.name, experiment.start).output,
         train,
@@ -470,13 +471,14 @@ def direction_goals(rows: Iterable[Row]) -> list[Goal]:
             if row is not None:
                 gains.setdefault(name, {})[variant] = row
         shown = {
-            name: "; ".join(f"{variant} {signed(row)}" for variant, row in own.items()) for name, own in gains.items()
+            name: "; ".join(f"{variant} {signed(row)}" for variant, row in of_set.items())
+            for name, of_set in gains.items()
         }
         if stage == STAGES[0]:
             words = "query-as-context above random passage zero-shot, interval above zero, for at least one variant"
             goals += [
-                goal_of(f"{words} (MRR@10 on {name})", "1 variant", shown[name], any(map(is_above, own.values())))
-                for name, own in gains.items()
+                goal_of(f"{words} (MRR@10 on {name})", "1 variant", shown[name], any(map(is_above, of_set.values())))
+                for name, of_set in gains.items()
             ]
         elif gains:
             words = "Paper: +1.4 MRR@10 for CoT-MAE (38.8 → 40.2), +0.6 for coCondenser"
@@ -484,8 +486,8 @@ def direction_goals(rows: Iterable[Row]) -> list[Goal]:
                 goal_of(
                     f"{words}: the same direction after {stage}, interval above zero (MRR@10)",
                     "above 0",
-                    "; ".join(f"{name}: {said}" for name, said in shown.items()),
-                    all(is_above(row) for own in gains.values() for row in own.values()),
+                    "; ".join(f"{name}: {gained}" for name, gained in shown.items()),
+                    all(is_above(row) for of_set in gains.values() for row in of_set.values()),
                 )
             )
     return goals

@@ -152,30 +152,31 @@ class TomeScale:
 def some_documents(data: Path, work: Path, count: int) -> Path:
     """Write a smaller set, with the documents of the test questions first, and return its folder."""
     qrels = {split: BeirData.load(data, split).qrels for split in ("train", "test")}
-    asked = relevant_documents(qrels["test"])
-    known = set(asked)
-    others = [document.id for document in read_documents(data) if document.id not in known]
-    chosen = evenly(asked, count)
+    answers = relevant_documents(qrels["test"])
+    answer_ids = set(answers)
+    others = [document.id for document in read_documents(data) if document.id not in answer_ids]
+    chosen_answers = evenly(answers, count)
     folder = work / data.name
-    kept = {*chosen, *evenly(others, count - len(chosen))}
+    chosen = {*chosen_answers, *evenly(others, count - len(chosen_answers))}
     splits = {
         split: [
             f"{query}\t{document}\t{grade}"
             for query, judged in of_split.items()
             for document, grade in judged.items()
-            if document in kept
+            if document in chosen
         ]
         for split, of_split in qrels.items()
     }
-    write_part(data, folder, splits, kept)
+    write_part(data, folder, splits, chosen)
     return folder
 
 
 def with_urls(folder: Path, file: Path) -> Path:
     """Write the documents of a set with their URLs behind their texts: a model that writes URLs should have read some."""
     if not file.exists():
-        documents = (replace(each, text=f"{each.text} {each.url or ''}".rstrip()) for each in read_documents(folder))
-        write_json_lines(file, (document.record() for document in documents))
+        documents = read_documents(folder)
+        with_url = (replace(document, text=f"{document.text} {document.url or ''}".rstrip()) for document in documents)
+        write_json_lines(file, (document.record() for document in with_url))
     return file
 
 
@@ -318,7 +319,7 @@ def prepared_trainings(
         name: Trainings(folder, work / name / scale.queries, work / scale.backbones, scale)
         for name, folder in folders.items()
     }
-    shared({each.queries: partial(each.generate_queries, writer) for each in trainings.values()})
+    shared({of_set.queries: partial(of_set.generate_queries, writer) for of_set in trainings.values()})
     return trainings
 
 
@@ -359,7 +360,7 @@ class Decoder:
     """The trained stages."""
     corpus: DocumentUrls
     """The URLs that it may write, and their documents."""
-    read: dict[str, str]
+    inputs: dict[str, str]
     """{question: input of the last stage}: the passage that stage 1 wrote; for a single stage, the question's text."""
     folder: Path
     """Keeps decoded runs."""
@@ -390,13 +391,13 @@ class Decoder:
         retriever = self.retriever(way)
 
         def decode() -> Run:
-            hits = retriever.decode(list(self.read.values()))
+            hits = retriever.decode(list(self.inputs.values()))
             return {
                 query: {retriever.urls.ids[row]: score for row, score in of_query[:DEPTH]}
-                for query, of_query in zip(self.read, hits, strict=True)
+                for query, of_query in zip(self.inputs, hits, strict=True)
             }
 
-        run: Run = kept(self.folder / f"{fingerprint(retriever.name, self.read, DEPTH)}.json", decode)
+        run: Run = kept(self.folder / f"{fingerprint(retriever.name, self.inputs, DEPTH)}.json", decode)
         return run
 
 
@@ -436,20 +437,20 @@ def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
     ]
 
 
-def losses(decoder: Decoder, data: Path, test: JudgedSet) -> dict[str, float]:
+def stage_losses(decoder: Decoder, data: Path, test: JudgedSet) -> dict[str, float]:
     """The loss in each stage: the share of stage 1's passages that are in the corpus, and that are a relevant document's;
     and the share of stage 2's freely written URLs that are a document's."""
     documents_of: dict[str, set[str]] = {}
     for document, passage in passages_of(decoder.model, data):
         documents_of.setdefault(passage, set()).add(document)
-    written = {query: documents_of.get(text, set()) for query, text in decoder.read.items()}
+    written = {query: documents_of.get(text, set()) for query, text in decoder.inputs.items()}
     free = decoder.run(FREE)
     return {
         "generated passages in the corpus": fmean(map(bool, written.values())),
         "generated passages of a relevant document": fmean(
             bool(documents & test.qrels[query].keys()) for query, documents in written.items()
         ),
-        "freely written URLs in the corpus": fmean(bool(free[query]) for query in decoder.read),
+        "freely written URLs in the corpus": fmean(bool(free[query]) for query in decoder.inputs),
     }
 
 
@@ -554,7 +555,7 @@ class SetExperiment:
                 times, device = latency(decoder.retriever(way), timed), decoder.model.url[0].device.type
                 rows += latency_rows(name, engine._replace(variant=way), times, len(timed), on=device)
             if arm == TWO:
-                rows += facts(name, engine, losses(decoder, self.data, self.test), len(decoder.read))
+                rows += facts(name, engine, stage_losses(decoder, self.data, self.test), len(decoder.inputs))
         if TWO in self.arms:
             runs[MeasuredEngine(FUSED)] = fused(runs[MeasuredEngine(BM25)], runs[MeasuredEngine(TWO, SEED)])
         measured = {engine: hits(run, self.test) for engine, run in runs.items()}
@@ -598,7 +599,7 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
     """A goal for each way to decode (first the paper's, free) and each rival (first the paper's). The smaller rival learns
     faster, so it is harder to beat with few updates."""
     table = Table(rows, [SEED])
-    every: list[Goal] = []
+    goals: list[Goal] = []
     for words, way in (
         ("decoded freely, as in the paper", FREE),
         ("held to the corpus's URLs, greedily", GREEDY),
@@ -608,19 +609,19 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
             (SMALL, "the paper's comparison: one T5 as either stage is, as many updates"),
             (SINGLE, "of as many parameters and updates"),
         ):
-            known = table.differences(table.sets, TWO, rival, "Hits@1", variant=way)
-            above = sum(map(is_above, known.values()))
-            shown = "; ".join(f"{name}: {signed(row)}" for name, row in known.items())
-            every.append(
+            gains = table.differences(table.sets, TWO, rival, "Hits@1", variant=way)
+            above = sum(map(is_above, gains.values()))
+            shown = "; ".join(f"{name}: {signed(row)}" for name, row in gains.items())
+            goals.append(
                 goal_of(
                     f"two-stage above single-stage, {which}, on one set, interval over documents above zero (Hits@1, "
                     f"{words}; 1 seed)",
                     "above it on 1 set",
-                    f"{above} of {len(table.sets)} ({shown})" if known else None,
+                    f"{above} of {len(table.sets)} ({shown})" if gains else None,
                     above > 0,
                 )
             )
-    return every
+    return goals
 
 
 # ------------------------------------------------ the command
@@ -663,7 +664,7 @@ def tome(
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
 
-    experiments = prepared(data, work, scale, sets, arms or ARMS, connection)
+    experiments = set_experiments(data, work, scale, sets, arms or ARMS, connection)
     shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
     rows: list[Row] = []
     for experiment in experiments:
@@ -680,7 +681,7 @@ def tome(
     )
 
 
-def prepared(
+def set_experiments(
     data: Path, work: Path, scale: TomeScale, sets: Sequence[str], arms: Sequence[str], connection: ConnectionSettings
 ) -> list[SetExperiment]:
     """The sets, each with its part of the documents, BM25's searches, and all that comes before its arms."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 import numpy as np
 
-from benchmarks.experiment import Table, publish, record_option
+from benchmarks.experiment import Table, facts, publish, record_option
 from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.corpus.documents import Document
@@ -34,7 +34,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
-from opensearch_neural.evaluation.results import Goal, Row, Summary
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row, Summary
 from opensearch_neural.evaluation.tables import number
 from opensearch_neural.models import directory
 
@@ -185,12 +185,10 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     judged = BeirData.load(corpus, "test")
     set_ = corpus.resolve().name
     tokens = float(token_counts(model, timed_texts).mean())
-    rows = [Row(set_, "corpus", "tokens a document", tokens, None, None, count)]
+    rows = facts(set_, MeasuredEngine("corpus"), {"tokens a document": tokens}, count)
     for arm in ARMS:
-        rows += [
-            Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count),
-            Row(set_, arm, MEMORY, memory[arm] / 1e6, None, None, sizes.memory),
-        ]
+        rows.append(Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), count))
+        rows += facts(set_, MeasuredEngine(arm), {MEMORY: memory[arm] / 1e6}, sizes.memory)
         if arm != BASELINE:
             rows.append(ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks))
             rows.append(largest_difference(set_, arm, outputs[BASELINE], outputs[arm]))
@@ -288,13 +286,17 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
         LoadedShard.read(path, [])
         written += 1
     writing = time.perf_counter() - started
-    facts = {
+    measured = {
         (FP32, "weights a document"): len(vectors.weights) / len(vectors),
         (FP32, "bytes a document in shards"): len(content) / SHARD_RECORDS,
         (READER, "documents/s"): read / reading,
         (WRITER, "documents/s"): written * SHARD_RECORDS / writing,
     }
-    return [Row(set_, *of, value, None, None, len(vectors)) for of, value in facts.items()]
+    return [
+        row
+        for (engine, measure), value in measured.items()
+        for row in facts(set_, MeasuredEngine(engine), {measure: value}, len(vectors))
+    ]
 
 
 def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
@@ -303,7 +305,7 @@ def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
 
     tokenizer = load_tokenizer(model)
     tokenizer.enable_truncation(MAX_LENGTH)
-    return np.array([len(each) for each in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
+    return np.array([len(encoded) for encoded in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
 
 
 def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> int:
@@ -379,8 +381,8 @@ def _machine() -> Machine:
 
     from opensearch_neural.models.sparse.head import best_screen
 
-    facts = {**machine_facts(), "threads": torch.get_num_threads()}
-    return {**facts, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
+    machine = {**machine_facts(), "threads": torch.get_num_threads()}
+    return {**machine, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
 
 
 # ------------------------------------------------ docs/encoding-at-scale.md
@@ -395,7 +397,7 @@ SHOWN_ARMS = {"st32": BASELINE, "st16": BASELINE_BF16, "fp32": FP32, "bf16": BF1
 
 
 def figures(summary: Summary) -> dict[str, str]:
-    """{name: figure as text} for docs/encoding-at-scale.md; UNMEASURED if the run did not measure it."""
+    """{figure: text} for docs/encoding-at-scale.md; UNMEASURED if the run did not measure it."""
     value = values_of(summary.rows)
     cores = int(summary.machine["cores"])
     rates = {arm: value(engine, "documents/s") for arm, engine in SHOWN_ARMS.items()}
@@ -435,6 +437,10 @@ def figures(summary: Summary) -> dict[str, str]:
             f"hours1024 {arm}": _text(core_hours / 1024),
         }
     return shown
+
+
+FIGURES = {"ingest/encoding": figures}
+"""{name of a result: its summary → {figure: text}}"""
 
 
 def _text(value: float, form: Callable[[float], str] = number) -> str:

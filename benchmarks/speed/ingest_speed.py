@@ -79,7 +79,9 @@ def prepared(corpus: Path) -> Sources:
     documents = list(read_corpus(corpus))
     model = build_lexical(document.contents for document in documents)
     say(f"{len(documents)} documents")
-    return [(each.id, orjson.loads(each.source)) for each in prepare(documents, Encoders(model), IndexMeta()).actions]
+    return [
+        (action.id, orjson.loads(action.source)) for action in prepare(documents, Encoders(model), IndexMeta()).actions
+    ]
 
 
 def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources) -> None:
@@ -122,13 +124,13 @@ def written(client: OpenSearch, arm: str, documents: Sources) -> float:
     try:
         begun = time.perf_counter()
         ARMS[arm](client, index, documents)
-        taken = time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
         client.indices.refresh(index=index)
         count = client.count(index=index)["count"]
         assert count == len(documents), f"{count} of {len(documents)} documents are there"
     finally:
         client.indices.delete(index=index)
-    return taken
+    return seconds
 
 
 # ---------------------------------------------------------------- results

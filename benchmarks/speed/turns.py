@@ -20,9 +20,9 @@ SEED = 0
 
 def in_turn(arms: Iterable[str], turn: int) -> list[str]:
     """The arms in their order, beginning with another one each turn, so that a slow moment does not always meet the same."""
-    every = list(arms)
-    at = turn % len(every)
-    return every[at:] + every[:at]
+    ordered = list(arms)
+    first = turn % len(ordered)
+    return ordered[first:] + ordered[:first]
 
 
 Search = Callable[[str], Any]

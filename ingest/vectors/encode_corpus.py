@@ -134,9 +134,9 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
             limit.check(aside, records, letters.path, ended=True)
         manifest = replace(manifest, records=records, documents=report.documents, unfit=report.unfit)
         manifest.write(job.out)
-        if job.faiss is not None and encoders.pq is not None:
+        if job.faiss is not None and encoders.quantized is not None:
             ids, codes = StoredVectors(job.out, manifest).codes()
-            write_index(job.faiss, ids, codes, encoders.pq.quantizer, candidates=job.faiss_candidates)
+            write_index(job.faiss, ids, codes, encoders.quantized.quantizer, candidates=job.faiss_candidates)
     report.seconds = time.monotonic() - started
     report.dead_letters = letters.path if aside else None
     report.first_reason = letters.first_reason
@@ -145,8 +145,8 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
 
 def manifest_of(job: EncodeJob, chosen: ChosenModels) -> Manifest:
     """The manifest of the encoding, without its counts. Raises InputError if there is no model."""
-    sparse, dense, pq = chosen.encoders.sparse, chosen.encoders.dense, chosen.encoders.pq
-    if sparse is None and dense is None and pq is None:
+    sparse, dense, quantized = chosen.encoders.sparse, chosen.encoders.dense, chosen.encoders.quantized
+    if sparse is None and dense is None and quantized is None:
         raise InputError(
             "there is nothing to encode with", "give --sparse, --dense or --pq; --sparse lexical needs no model"
         )
@@ -157,7 +157,7 @@ def manifest_of(job: EncodeJob, chosen: ChosenModels) -> Manifest:
         passages=chosen.passages,
         dtype=job.models.dtype,
         shard_records=job.shard_records,
-        quantized=quantized_meta(pq) if pq else None,
+        quantized=quantized_meta(quantized) if quantized else None,
         prune=str(chosen.encoders.prune) if chosen.encoders.prune else None,
     )
 
@@ -254,7 +254,7 @@ def prepare_folder(folder: Path, chosen: ChosenModels) -> None:
     sparse = chosen.encoders.sparse
     if sparse is None:
         if chosen.passages is not None:
-            tokenizer = splitting_tokenizer(None, chosen.encoders.dense or chosen.encoders.pq, None)
+            tokenizer = splitting_tokenizer(None, chosen.encoders.dense or chosen.encoders.quantized, None)
             write_text(folder / "tokenizer.json", tokenizer.to_str())
         return
     write_json(folder / "vocabulary.json", sparse.vocabulary, indent=None)

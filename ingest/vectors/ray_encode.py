@@ -68,7 +68,7 @@ class PackedModels:
     """cpu, cuda, … of each worker; None: a GPU if the worker has one."""
     dtype: Dtype
     """The precision of the sparse model's network."""
-    pq: dict[str, bytes] | None = None
+    quantized: dict[str, bytes] | None = None
     """Likewise, of the quantized model."""
     prune: Pruning | None = None
     """Which terms of the sparse vectors are kept; None: all."""
@@ -77,11 +77,11 @@ class PackedModels:
 
     @classmethod
     def of(cls, encoders: Encoders, device: str | None, dtype: Dtype) -> PackedModels:
-        sparse, dense, pq = (
+        sparse, dense, quantized = (
             None if encoder is None else _files(encoder.info.path)
-            for encoder in (encoders.sparse, encoders.dense, encoders.pq)
+            for encoder in (encoders.sparse, encoders.dense, encoders.quantized)
         )
-        return cls(sparse, dense, encoders.batch_size, device, dtype, pq, encoders.prune)
+        return cls(sparse, dense, encoders.batch_size, device, dtype, quantized, encoders.prune)
 
     def load(self) -> Encoders:
         """Load the models. Raises ModelError if this machine has another version of the package."""
@@ -95,15 +95,15 @@ class PackedModels:
                 "install the same version on every machine of the cluster",
             )
         with tempfile.TemporaryDirectory(prefix="osn-model-") as folder:
-            sparse = dense = pq = None
+            sparse = dense = quantized = None
             if self.sparse is not None:
                 place = _written(self.sparse, Path(folder) / "sparse")
                 sparse = load_sparse(place, device=self.device, dtype=self.dtype)
             if self.dense is not None:
                 dense = load_single_or_several(_written(self.dense, Path(folder) / "dense"), device=self.device)
-            if self.pq is not None:
-                pq = load_quantized(_written(self.pq, Path(folder) / "pq"), device=self.device)
-            return Encoders(sparse, dense, self.batch_size, pq, prune=self.prune)
+            if self.quantized is not None:
+                quantized = load_quantized(_written(self.quantized, Path(folder) / "quantized"), device=self.device)
+            return Encoders(sparse, dense, self.batch_size, quantized, prune=self.prune)
 
 
 def shards_on_ray(

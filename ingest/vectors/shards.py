@@ -155,7 +155,7 @@ def encode_shard(
         tensors["sparse.weights"] = joined.weights
     if dense := [part.dense for part in parts if part.dense is not None]:
         tensors["dense"] = np.ascontiguousarray(np.concatenate(dense)[order], dtype=np.float32)
-    if codes := [part.pq for part in parts if part.pq is not None]:
+    if codes := [part.codes for part in parts if part.codes is not None]:
         tensors["pq"] = np.ascontiguousarray(np.concatenate(codes)[order])
     from safetensors.numpy import save
 
@@ -206,7 +206,7 @@ class LoadedShard:
     """A row for each document; None: no sparse model encoded it."""
     dense: NDArray[np.float32] | None
     """(documents, vectors · dimension); None: no dense model encoded it."""
-    pq: NDArray[np.uint8] | None = None
+    codes: NDArray[np.uint8] | None = None
     """(documents, M); None: no quantized model encoded it."""
 
     @classmethod

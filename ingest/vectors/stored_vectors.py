@@ -174,7 +174,7 @@ class StoredVectors:
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         """Raises ModelError for a document that could not be encoded, InputError for a document without vectors here."""
         rows = [self._find(document) for document in documents]
-        sparse = dense = pq = None
+        sparse = dense = codes = None
         if self.manifest.sparse is not None:
             sparse = SparseVectors.concat(
                 [shard.sparse.take(np.array([row])) for shard, row in rows if shard.sparse is not None], self.vocabulary
@@ -182,8 +182,8 @@ class StoredVectors:
         if self.manifest.dense is not None:
             dense = np.stack([shard.dense[row] for shard, row in rows if shard.dense is not None])
         if self.manifest.quantized is not None:
-            pq = np.stack([shard.pq[row] for shard, row in rows if shard.pq is not None])
-        return Vectors(sparse, dense, pq)
+            codes = np.stack([shard.codes[row] for shard, row in rows if shard.codes is not None])
+        return Vectors(sparse, dense, codes)
 
     def unfit(self, document: Document) -> bool:
         """Whether the document could not be encoded."""
@@ -215,7 +215,7 @@ class StoredVectors:
 
     def sample_of_codes(self, count: int) -> NDArray[np.uint8] | None:
         """The first codes (count, M); None if there are none."""
-        return self._first(count, lambda shard: shard.pq)
+        return self._first(count, lambda shard: shard.codes)
 
     def _first(self, count: int, part: Callable[[LoadedShard], NDArray[Number] | None]) -> NDArray[Number] | None:
         parts: list[NDArray[Number]] = []

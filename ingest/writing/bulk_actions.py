@@ -104,8 +104,8 @@ def _action(
         if reason := unfit_vector(vectors.dense[row], meta.dense):
             return reason
         source["dense"] = stored_vector(vectors.dense[row], meta.dense)
-    if vectors.pq is not None:
-        source["pq"] = b64encode(vectors.pq[row]).decode()
+    if vectors.codes is not None:
+        source["pq"] = b64encode(vectors.codes[row]).decode()
     try:
         return Action(document.id, orjson.dumps(source, option=orjson.OPT_SERIALIZE_NUMPY))
     except TypeError as error:  # an integer beyond 64 bits, a lone surrogate

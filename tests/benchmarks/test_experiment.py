@@ -22,8 +22,8 @@ from benchmarks.experiment import (
     PaperPart,
     Table,
     compared,
-    each,
     facts,
+    for_each,
     goal_of,
     is_above,
     kept_measured,
@@ -130,7 +130,9 @@ def test_names_of_files_hold_letters_and_digits() -> None:
 def test_engines_that_are_made_alike_are_made_once(tmp_path: Path) -> None:
     asked: list[MeasuredEngine] = []
     engines = [MeasuredEngine("a", 1), MeasuredEngine("b", 1), MeasuredEngine("a", 2)]
-    results = each(engines, lambda engine: tmp_path / engine.name, lambda engine: asked.append(engine) or engine.name)
+    results = for_each(
+        engines, lambda engine: tmp_path / engine.name, lambda engine: asked.append(engine) or engine.name
+    )
     assert results == {engines[0]: "a", engines[1]: "b", engines[2]: "a"}
     assert len(asked) == 2
 

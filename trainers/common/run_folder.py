@@ -64,7 +64,7 @@ class Measured(Protocol):
 
 def dev_hashes(sets: Iterable[Measured]) -> dict[str, str]:
     """The part of `made_from` for dev sets."""
-    return {f"{DEV}{each.name}": each.hash for each in sets}
+    return {f"{DEV}{dev.name}": dev.hash for dev in sets}
 
 
 @dataclass(slots=True)

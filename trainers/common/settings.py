@@ -108,14 +108,14 @@ class TrainingSettings:
             raise ValueError("patience waits for a gain in a dev measure, and select is last: name a measure there")
 
     def check_measured(self, measured: bool) -> None:
-        """Raises ValueError if a setting goes by dev measures and none are taken."""
+        """Raises ValueError if a setting depends on dev measures and none are taken."""
         if not measured and (self.patience is not None or self.select not in (None, LAST)):
             raise ValueError(
-                "training.select and training.patience go by dev measures, and there is nothing to measure on"
+                "training.select and training.patience depend on dev measures, and there is nothing to measure on"
             )
 
     def check_dev_share(self, share: float) -> None:
-        """Raises ValueError for a share to measure on that is none, and as `check_measured` does."""
+        """Raises ValueError for a share outside 0 to 1, and as `check_measured` does."""
         if not 0 <= share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {share}")
         self.check_measured(share > 0)

@@ -54,7 +54,9 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
     chosen = sorted(drawn.sample(sorted(texts), min(queries, len(texts))))
     own = own_ids(data)
     # A query's own document is no hit, so it is not relevant either, even if it reads as a relevant one does.
-    relevant = {query: [each for each in data.known_positives(query) if each != own.get(query)] for query in chosen}
+    relevant = {
+        query: [document for document in data.known_positives(query) if document != own.get(query)] for query in chosen
+    }
     judged = {query: dict.fromkeys(relevant[query], 1) | qrels[query] for query in chosen}
     corpus = sorted({document for of_query in judged.values() for document in of_query})
     known = set(corpus)

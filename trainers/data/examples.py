@@ -127,7 +127,7 @@ class TrainingData:
         for part in self.sets:
             # `merge` puts the names of sets before ids; a corpus of several sets has the name of the first.
             prefix = f"{part.name}/" if len(self.sets) > 1 else ""
-            corpus = next(each.name for each in self.sets if each.document_start == part.document_start)
+            corpus = next(other.name for other in self.sets if other.document_start == part.document_start)
             for query in set(self.query_rows[part.start : part.stop].tolist()):
                 document = self.queries.ids[query].removeprefix(prefix)
                 document = f"{corpus}/{document}" if prefix else document

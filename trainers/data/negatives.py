@@ -314,8 +314,8 @@ def _of_model(
         return ExactSparseRetriever(documents.ids, weights, lambda text: sides.queries([text]).row(0))
     if model.kind == "multi-layer":
         several = load_multi_layer(name, device=device)
-        each = several_vectors(several, documents, path, batch_size=batch_size)
-        return MultiVectorRetriever(documents.ids, each, several.encode_queries)
+        of_documents = several_vectors(several, documents, path, batch_size=batch_size)
+        return MultiVectorRetriever(documents.ids, of_documents, several.encode_queries)
     quantized = load_quantized(name, device=device) if model.kind == "quantized" else None
     dense = load_dense(name, device=device) if quantized is None else quantized.dense
     encode = partial(dense.encode_documents, batch_size=batch_size)
@@ -343,7 +343,7 @@ def _opensearch(index: str, engine: str, *, by_record: bool) -> Retriever:
         # With another number of documents, for instance, it still counts as the same index.
         meta = existing_record(connect(), index)
         models = (meta.sparse, meta.dense, meta.quantized, meta.passages, meta.prune, meta.prune_postings)
-        tuned = [meta.extra.get(each.key) for each in TUNED]
+        tuned = [meta.extra.get(tunable.key) for tunable in TUNED]
         name += f" {fingerprint([repr(model) for model in models], meta.analyzer, tuned)}"
 
     def build() -> Retriever:

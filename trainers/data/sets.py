@@ -29,7 +29,7 @@ class PreparedSets:
     """the train sets, without held-back and unseen questions, and without held-back documents as negatives"""
     dev: list[DevSet]
     """the sets to measure on"""
-    held: list[TrainingData]
+    measured: list[TrainingData]
     """the data from which the dev sets are drawn"""
     held_back: list[TrainingData]
     """those of them that were parts of train sets"""
@@ -114,7 +114,7 @@ def prepare(
     elsewhere = PreparedSets([], [], [], []) if other is None else other
     if withheld := [*held_back, *elsewhere.held_back]:
         sets = [withholding(data, withheld) for data in sets]
-    sets = [without_questions_of(data, (*measured, *elsewhere.held)) for data in sets]
+    sets = [without_questions_of(data, (*measured, *elsewhere.measured)) for data in sets]
     for data in sets:
         logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))
     drawn = [dev_set(data, queries=selection.queries, documents=selection.documents, seed=seed) for data in measured]
@@ -124,16 +124,16 @@ def prepare(
 def small(config: Config, rows: int, **changes: Any) -> Config:
     """A configuration (a dataclass) for a dry run: the first `rows` of its train sets, a few questions of its dev sets, two
     steps of each training. changes: other fields to replace."""
-    made: dict[str, Any] = {}
-    for name in (each.name for each in fields(config)):  # type: ignore[arg-type]
-        value = getattr(config, name)
+    smaller: dict[str, Any] = {}
+    for field in fields(config):  # type: ignore[arg-type]
+        name, value = field.name, getattr(config, field.name)
         if isinstance(value, TrainingSettings):
-            made[name] = value.two_steps()
+            smaller[name] = value.two_steps()
         elif isinstance(value, DevSettings):
-            made[name] = replace(value, queries=8, documents=64, hold_back=rehearsed(value.hold_back, rows))
+            smaller[name] = replace(value, queries=8, documents=64, hold_back=rehearsed(value.hold_back, rows))
         elif name in ("train", "dev", "test"):
-            made[name] = [settings.first(rows if name == "train" else 8) for settings in value]
-    changed: Config = replace(config, **made | changes)  # type: ignore[type-var]
+            smaller[name] = [settings.first(rows if name == "train" else 8) for settings in value]
+    changed: Config = replace(config, **smaller | changes)  # type: ignore[type-var]
     return changed
 
 

@@ -80,7 +80,7 @@ def merge(sets: Sequence[TrainingData]) -> TrainingData:
                 target.add(f"{data.name}/{identifier}", source.text_at(row))
         query_rows.append(data.query_rows + query_base)
         for part, target_rows in rows.items():
-            target_rows.extend((documents_of_one + document_base).tolist() for documents_of_one in getattr(data, part))
+            target_rows.extend((rows_of_example + document_base).tolist() for rows_of_example in getattr(data, part))
         withheld.append(data.withheld + document_base)
         document_stop = document_base + len(data.documents)
         ranges.append(SetRange(data.name, start, start + len(data), document_base, document_stop))
@@ -171,7 +171,7 @@ def _room(
     The parts are the chosen sets if `share` is a number; if it is a share, they are one part together. Raises InputError
     for a part that would hold back nothing or everything.
     """
-    chosen = [each for each in data.sets if each.stop > each.start and (sets is None or each.name in sets)]
+    chosen = [of_set for of_set in data.sets if of_set.stop > of_set.start and (sets is None or of_set.name in sets)]
     part = np.full(len(data), -1)
     for number, chosen_set in enumerate(chosen):
         part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number

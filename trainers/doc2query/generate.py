@@ -164,7 +164,8 @@ def filter_generated(
                     seen.add(key)
                     queries.append(query)
             filtered.append({"_id": line["_id"], "queries": queries})
-        generated, left = (sum(len(line["queries"]) for line in each) for each in (part, filtered))
+        generated = sum(len(line["queries"]) for line in part)
+        left = sum(len(line["queries"]) for line in filtered)
         without = sum(not line["queries"] for line in filtered)
         return filtered, {"passages": len(filtered), "queries": left, "left_out": generated - left, "without": without}
 

@@ -81,36 +81,40 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
     output; finished ones are not repeated. Raises InputError for a single train set, two sets of one name, a trial that
     lacks a set, two trials of one name, and invalid settings.
     """
-    names = [settings.title for settings in config.train]
-    if len(names) < 2 or len(set(names)) < len(names):
+    sets = [settings.title for settings in config.train]
+    if len(sets) < 2 or len(set(sets)) < len(sets):
         raise InputError(
-            f"train names {', '.join(names)}: --try needs several sets with different names",
+            f"train names {', '.join(sets)}: --try needs several sets with different names",
             "add sets to train, or give a set another name (name:)",
         )
     if config.student.queries == "network":
         raise InputError(
             "--try measures BM25 + sparse, which no search does with student.queries network", "omit --try"
         )
-    wanted = [(AS_CONFIGURED, config), *((title(text), changed(config, text)) for text in tries)]
-    for name, trial in wanted:
-        if name == NOT_TRAINED or [each for each, _ in wanted].count(name) > 1:
+    configs = [(AS_CONFIGURED, config), *((title(text), changed(config, text)) for text in tries)]
+    names = [name for name, _ in configs]
+    for name, trial_config in configs:
+        if name == NOT_TRAINED or names.count(name) > 1:
             raise InputError(
                 f"--try {name}: two lines of the table would have this name", "use another name: 'NAME: FIELD=VALUE'"
             )
-        if missing := [left.title for left in config.train if left not in trial.train]:
+        if missing := [left.title for left in config.train if left not in trial_config.train]:
             raise InputError(
                 f"--try {name}: all trials must leave out the same sets, and train lacks {', '.join(missing)}",
                 "name in train all sets of the configuration, as they are there, and then the further ones",
             )
         for left in config.train:  # what cannot be left out is refused before anything is trained
-            leaving_out(trial, left)
-    tried = [Trial(name, trial, *on_sets_left_out(trial, config.train, train)) for name, trial in wanted]
-    for done in tried:
-        if old := [left for left in done.measures if not done.questions(left)]:
+            leaving_out(trial_config, left)
+    tried = [
+        Trial(name, trial_config, *on_sets_left_out(trial_config, config.train, train))
+        for name, trial_config in configs
+    ]
+    for trial in tried:
+        if old := [left for left in trial.measures if not trial.questions(left)]:
             logger.warning(
                 "%s, without %s: an earlier version trained it and kept no question's measures, so its gains have no "
                 "interval; to train it again, remove its folder in %s",
-                done.name,
+                trial.name,
                 ", ".join(old),
                 folder(config),
             )
@@ -151,9 +155,9 @@ def on_sets_left_out(
         others = leaving_out(config, left)
         measures[left.title] = train(others).measures
         states[left.title] = [
-            {question: own[SUM][question] - bm25 for question, bm25 in own[BASELINES[-1]].items()}
+            {question: of_set[SUM][question] - bm25 for question, bm25 in of_set[BASELINES[-1]].items()}
             for line in history(others.output, QUESTIONS_FILE)
-            for own in line.values()
+            for of_set in line.values()
         ]
         logger.info("without %s: %+.4f on it", left.title, gain(measures[left.title]))
     return measures, states
@@ -225,40 +229,41 @@ def chosen(tried: Sequence[Trial]) -> Trial:
 
 
 def result(tried: Sequence[Trial]) -> Summary:
-    """The gain of each trial on each set and in their mean, how much more that is than the model gains without training and
-    than the first trial gains, and how many terms a document has; first of the model as it was before the trainings, if they
-    measured it."""
+    """Rows of each trial: its gain on each set and in their mean, how much that is above the gain of the model before
+    training and above that of the first trial, and how many terms a document has. The model before training comes first, if
+    the trainings measured it."""
     config, before = tried[0].config, not_trained(tried[0])
     rivals = [*before, tried[0]]
     rows = [row for at, trial in enumerate([*before, *tried]) for row in _rows(trial, rivals[:at])]
-    data = read_facts(sorted({path for each in tried for left in each.config.train for path in files(left)}))
+    data = read_facts(sorted({path for trial in tried for left in trial.config.train for path in files(left)}))
     return Summary.of_this_run(title="Settings, on sets left out", data=data, seeds=[config.training.seed], rows=rows)
 
 
 def not_trained(trial: Trial) -> list[Trial]:
     """The model before the trainings of `trial`; none if they did not measure it."""
     before = {
-        left: {name.removeprefix(START): value for name, value in own.items() if name.startswith(START)}
-        for left, own in trial.measures.items()
+        left: {name.removeprefix(START): value for name, value in measures.items() if name.startswith(START)}
+        for left, measures in trial.measures.items()
     }
-    return [replace(trial, name=NOT_TRAINED, measures=before)] if all(TERMS in own for own in before.values()) else []
+    is_measured = all(TERMS in measures for measures in before.values())
+    return [replace(trial, name=NOT_TRAINED, measures=before)] if is_measured else []
 
 
 def _rows(trial: Trial, rivals: Sequence[Trial]) -> list[Row]:
     queries = trial.config.selection.queries or 0
     gains = Row("", SUM, MEASURE, 0.0, None, None, queries, BASELINES[-1], kind="difference", variant=trial.name)
     questions = {left: trial.questions(left) for left in trial.measures}
-    rows = _on_sets(gains, trial.gains, {left: [*own.values()] for left, own in questions.items()})
+    rows = _on_sets(gains, trial.gains, {left: [*of_set.values()] for left, of_set in questions.items()})
     for rival in rivals:
         above = {left: value - rival.gains[left] for left, value in trial.gains.items()}
         paired: dict[str, list[float]] = {}
-        for left, own in questions.items():
-            others = rival.questions(left)
-            same = own.keys() == others.keys()  # a trial may have other settings of `selection`
-            paired[left] = [own[question] - others[question] for question in own] if same else []
+        for left, ours in questions.items():
+            theirs = rival.questions(left)
+            same = ours.keys() == theirs.keys()  # a trial may have other settings of `selection`
+            paired[left] = [ours[question] - theirs[question] for question in ours] if same else []
         rows += _on_sets(replace(gains, baseline=SUM, baseline_variant=rival.name), above, paired)
     terms = replace(gains, measure=TERMS, baseline="", kind="value")
-    return rows + _on_sets(terms, {left: own[TERMS] for left, own in trial.measures.items()}, {})
+    return rows + _on_sets(terms, {left: measures[TERMS] for left, measures in trial.measures.items()}, {})
 
 
 def _on_sets(row: Row, values: Mapping[str, float], questions: Mapping[str, Sequence[float]]) -> list[Row]:
@@ -269,11 +274,11 @@ def _on_sets(row: Row, values: Mapping[str, float], questions: Mapping[str, Sequ
     """
     rows = []
     for name, value in values.items():
-        own = questions.get(name, [])
-        low, high = interval(own) or (None, None)
-        rows.append(replace(row, set=name, value=value, low=low, high=high, n=len(own) or row.n))
-    whole = replace(row, set=f"mean of {len(values)} sets", value=fmean(values.values()), sets=len(values))
-    if all(each.low is not None for each in rows):
+        of_set = questions.get(name, [])
+        low, high = interval(of_set) or (None, None)
+        rows.append(replace(row, set=name, value=value, low=low, high=high, n=len(of_set) or row.n))
+    mean = replace(row, set=f"mean of {len(values)} sets", value=fmean(values.values()), sets=len(values))
+    if all(of_set.low is not None for of_set in rows):
         low, high = mean_interval([questions[name] for name in values])
-        whole = replace(whole, low=low, high=high)
-    return [*rows, replace(whole, n=sum(each.n for each in rows))]
+        mean = replace(mean, low=low, high=high)
+    return [*rows, replace(mean, n=sum(of_set.n for of_set in rows))]

@@ -253,10 +253,9 @@ class SparseConfig(StageSettings):
     """folder for made questions, scores, mined negatives and warm-ups, which trainings may share; null: in the output"""
 
     def __post_init__(self) -> None:
-        for stage in (self, self.pretraining):
-            if stage is not None:
-                stage.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
-            if stage is not None and stage.regularization.query_weight is not None and self.student.queries == "table":
+        for stage in self.stages:
+            stage.training.check_measured(bool(self.dev) or self.selection.hold_back is not None)
+            if stage.regularization.query_weight is not None and self.student.queries == "table":
                 raise ValueError(
                     "regularization.query_weight is for queries that the network encodes: set student.queries"
                 )
@@ -277,17 +276,22 @@ class SparseConfig(StageSettings):
             pretraining=pretraining and replace(pretraining, document_length=pretraining.document_length or length),
         )
 
-    def fine_tuning_from(self, start: str) -> SparseConfig:
-        """The last stage alone, starting from the model `start`."""
+    @property
+    def stages(self) -> list[StageSettings]:
+        """The stages, in the order of training. `pretraining_run` and `fine_tuning_run` give each as a run of its own."""
+        return [self] if self.pretraining is None else [self.pretraining, self]
+
+    def fine_tuning_run(self, start: str) -> SparseConfig:
+        """The last stage as a run of its own, from the model `start`."""
         return replace(self, start=start, pretraining=None, cache=self.folder)
 
-    def pretraining_from(self, start: str, output: Path) -> SparseConfig:
-        """The earlier stage alone, from the model `start` to `output`."""
+    def pretraining_run(self, start: str, output: Path) -> SparseConfig:
+        """The earlier stage as a run of its own, from the model `start` to `output`."""
         stage = self.pretraining
         if stage is None:
             raise ValueError("there is no pretraining")
         return replace(
-            self.fine_tuning_from(start),
+            self.fine_tuning_run(start),
             output=output,
             train=stage.train,
             objective=stage.objective,

@@ -118,8 +118,8 @@ class DevRetrieval:
     def _named(self, name: str, retrieve: Retrieve) -> dict[str, float]:
         measured = dev_measured(self.sets, retrieve)
         if name in (BASELINES[-1], SUM):
-            for of, own in measured.items():
-                self.questions.setdefault(of, {})[name] = own.per_query["nDCG@10"]
+            for set_name, of_set in measured.items():
+                self.questions.setdefault(set_name, {})[name] = of_set.per_query["nDCG@10"]
         return {f"{name} {key}": value for key, value in means_of(measured).items() if "nDCG@10" in key}
 
     def note_questions(self, file: Path) -> None:

@@ -112,14 +112,14 @@ class VocabularySample(NamedTuple):
 
 
 def sample_entries(
-    wanted: npt.NDArray[np.integer[Any]], among: npt.NDArray[np.integer[Any]], count: int, rng: np.random.Generator
+    needed: npt.NDArray[np.integer[Any]], among: npt.NDArray[np.integer[Any]], count: int, rng: np.random.Generator
 ) -> VocabularySample:
-    """All of `wanted`, and `count` of the others in `among`, drawn uniformly without replacement.
+    """All of `needed`, and `count` of the others in `among`, drawn uniformly without replacement.
 
     Σ_j entry_counts_j · f_j over the returned entries has the expectation Σ_j f_j over all of `among`, for any f that does
     not depend on the draw. FLOPS and its gradient are such sums.
     """
-    certain = np.unique(wanted).astype(np.int64)
+    certain = np.unique(needed).astype(np.int64)
     others = np.setdiff1d(among, certain, assume_unique=True)
     drawn = rng.choice(others, size=min(count, len(others)), replace=False)
     entries = np.concatenate([certain, drawn])

@@ -47,7 +47,7 @@ from trainers.data.candidates import RetrievalData
 from trainers.data.sets import PreparedSets, prepare, small
 from trainers.data.teacher_scores import teachers_hash
 from trainers.sparse.batches import SparseCollate
-from trainers.sparse.settings import STUDENT, SparseConfig, Stage, StageSettings
+from trainers.sparse.settings import STUDENT, SparseConfig, Stage
 from trainers.sparse.stage_data import check_names, mined, teachers
 from trainers.sparse.start import build, check_start, start_table, warn_of_what_is_left, with_settings_of_start
 from trainers.sparse.student_measures import DevRetrieval
@@ -73,17 +73,17 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
     start = warmed_up(config, fine_tuning_sets, trust_remote_code=trust_remote_code)
     train_one = partial(train_stage, trust_remote_code=trust_remote_code)
     if config.pretraining is None:
-        return train_one(config.fine_tuning_from(start), fine_tuning_sets, output=config.output, whole=config)
+        return train_one(config.fine_tuning_run(start), fine_tuning_sets, output=config.output, whole=config)
     miner, pretrained = (config.output / FOLDER / name for name in ("miner", "pretrained"))
-    pretraining = config.pretraining_from(start, pretrained)
+    pretraining = config.pretraining_run(start, pretrained)
     pretraining_sets = prepared_sets(pretraining, documents=documents, other=fine_tuning_sets)
     if STUDENT in _miners(config):
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
-        not_pretrained = replace(config.fine_tuning_from(start), candidates=replace(config.candidates, mine=mine))
+        not_pretrained = replace(config.fine_tuning_run(start), candidates=replace(config.candidates, mine=mine))
         train_one(not_pretrained, fine_tuning_sets, output=miner)
     of_fine_tuning = [data.documents for data in fine_tuning_sets.train]
     train_one(pretraining, pretraining_sets, output=pretrained, lexicon=of_fine_tuning, miner=miner)
-    fine_tuning = config.fine_tuning_from(str(pretrained))
+    fine_tuning = config.fine_tuning_run(str(pretrained))
     return train_one(fine_tuning, fine_tuning_sets, output=config.output, miner=miner, whole=config)
 
 
@@ -96,7 +96,7 @@ def refuse_early(config: SparseConfig, *, trust_remote_code: bool) -> None:
             "candidates.mine is student, the student trained without pre-training, but no pretraining is configured",
             "name another miner, or configure pretraining",
         )
-    for stage in _stages(config):
+    for stage in config.stages:
         check_names(stage)
     # Fetched with its code, if that may run: later steps find the same folder.
     start = locate(config.start, code=trust_remote_code)
@@ -111,12 +111,8 @@ def refuse_early(config: SparseConfig, *, trust_remote_code: bool) -> None:
         load_idf(config.student.idf)
 
 
-def _stages(config: SparseConfig) -> list[StageSettings]:
-    return [config] if config.pretraining is None else [config.pretraining, config]
-
-
 def _miners(config: SparseConfig) -> list[str | None]:
-    return [stage.candidates.mine for stage in _stages(config)]
+    return [stage.candidates.mine for stage in config.stages]
 
 
 def train_stage(
@@ -129,7 +125,7 @@ def train_stage(
     whole: SparseConfig | None = None,
     trust_remote_code: bool = False,
 ) -> Trained:
-    """One stage of `config` on prepared data, written to `output`.
+    """Train a run of one stage on prepared data, and write it to `output`.
 
     lexicon: the texts whose statistics weight query tokens, by default the stage's documents. miner: the model that
     candidates.mine "student" means. whole: the whole configuration, if this is its last stage. trust_remote_code: whether

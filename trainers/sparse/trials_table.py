@@ -36,7 +36,7 @@ def trials_table(rows: Sequence[Row]) -> str:
                 name,
                 points[name, "", mean],
                 *(points.get((name, rival, mean), "") for rival in rivals),
-                *(points[name, "", each] for each in sets[1:]),
+                *(points[name, "", set_name] for set_name in sets[1:]),
                 terms[name],
             ]
             for name in dict.fromkeys(row.variant for row in differences)

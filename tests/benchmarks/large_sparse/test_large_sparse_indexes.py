@@ -48,15 +48,19 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
 def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: Path) -> None:
     """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
     from benchmarks.grown.index import Growth
-    from benchmarks.large_sparse.command import LargeSparseExperiment, LargeSparseOptions, _asked, load_settings
+    from benchmarks.large_sparse.command import LargeSparseExperiment, LargeSparseOptions, load_settings, settings_hash
     from benchmarks.large_sparse.indexes import Layout
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
     options, load = LargeSparseOptions(), load_settings((20,), 1.0, 10)
     experiment = LargeSparseExperiment(options, (layout,), None, None, load)  # type: ignore[arg-type]
-    changed = {"asked": replace(options, **other)} if "heap" in other else {"load": replace(load, **other)}
-    kept = replace(experiment, asked=replace(options, keep=True))
-    assert _asked(experiment, layout) == _asked(kept, layout) != _asked(replace(experiment, **changed), layout)
+    changed = {"options": replace(options, **other)} if "heap" in other else {"load": replace(load, **other)}
+    kept = replace(experiment, options=replace(options, keep=True))
+    assert (
+        settings_hash(experiment, layout)
+        == settings_hash(kept, layout)
+        != settings_hash(replace(experiment, **changed), layout)
+    )
 
 
 def test_the_bytes_of_an_index_are_kept_apart_for_each_choice_of_pruned_fields(tmp_path: Path) -> None:

@@ -37,12 +37,12 @@ from benchmarks.papers.inference_free_sparse import (  # noqa: E402
     WITHOUT,
     Ablation,
     distillation_goal,
+    engine_on_curve,
     flops_goal,
     idf_goal,
     idf_shares,
-    of_curve,
-    of_ratio,
     quality_goals,
+    rare_first_name,
     rare_goals,
     share_goals,
     terms_goal,
@@ -129,8 +129,8 @@ def test_each_part_is_one_command_that_trains_with_every_seed_and_finds_again_wh
     means = {(row.set, row.engine) for row in rows if row.kind == "difference" and row.seeds == (1, 2)}
     expected = {
         "quality": "trained 10 minutes",
-        "high-idf-first": of_ratio(0.9),
-        "flops": of_curve(WITH, 0.01, TARGET),
+        "high-idf-first": rare_first_name(0.9),
+        "flops": engine_on_curve(WITH, 0.01, TARGET),
         "distillation": "InfoNCE",
     }
     assert {("one", expected[part]), ("cranfield", expected[part])} <= means
@@ -144,9 +144,9 @@ def test_each_part_is_one_command_that_trains_with_every_seed_and_finds_again_wh
 def test_the_shares_of_idf_in_training_and_in_search_add_up(run_part: Callable[[str], list[Row]]) -> None:
     table = Table(run_part("flops"), (1, 2))
     both, search, neither = (
-        of_curve(WITH, 0.01, TARGET),
-        of_curve(WITHOUT, 0.01, TARGET),
-        of_curve(WITHOUT, 0.01, "no IDF"),
+        engine_on_curve(WITH, 0.01, TARGET),
+        engine_on_curve(WITHOUT, 0.01, TARGET),
+        engine_on_curve(WITHOUT, 0.01, "no IDF"),
     )
     for name in ("one", "cranfield"):
         of_training, of_search, whole = (
@@ -169,9 +169,9 @@ def test_with_all_tokens_rare_nothing_is_lost_and_with_few_of_them_something_cha
         for row in rows
         if row.kind == "difference" and row.measure == "nDCG@10" and row.variant == PUBLISHED
     }
-    assert {value for (_, engine), value in lost.items() if engine == of_ratio(0.0)} == {0.0}
-    assert any(value for (_, engine), value in lost.items() if engine == of_ratio(0.9))
-    assert ("mean of 3 sets", of_ratio(0.9)) in lost
+    assert {value for (_, engine), value in lost.items() if engine == rare_first_name(0.0)} == {0.0}
+    assert any(value for (_, engine), value in lost.items() if engine == rare_first_name(0.9))
+    assert ("mean of 3 sets", rare_first_name(0.9)) in lost
 
 
 def test_quality_is_shown_by_the_mean_over_seeds(run_part: Callable[[str], list[Row]]) -> None:
@@ -276,14 +276,16 @@ def test_the_student_alone_has_to_lead_tuned_bm25_on_unseen_sets(tmp_path: Path)
 def test_rare_tokens_first_may_lose_half_a_point_interval_included(tmp_path: Path) -> None:
     asked, (first, *others) = experiment(tmp_path), paper.RATIOS
     rows = [
-        difference(of_ratio(first), ALL_TOKENS, -0.003, -0.004, 0.0, set="mean of 2 sets", variant=PUBLISHED),
-        difference(of_ratio(others[0]), ALL_TOKENS, -0.003, -0.006, 0.0, set="mean of 2 sets", variant=PUBLISHED),
+        difference(rare_first_name(first), ALL_TOKENS, -0.003, -0.004, 0.0, set="mean of 2 sets", variant=PUBLISHED),
+        difference(
+            rare_first_name(others[0]), ALL_TOKENS, -0.003, -0.006, 0.0, set="mean of 2 sets", variant=PUBLISHED
+        ),
     ]
     assert [goal.met for goal in rare_goals(asked, rows)] == [True, *(False for _ in others)]
 
 
 def point(trained: str, retrieval: str, weight: float, **values: float) -> list[Row]:
-    engine = of_curve(trained, weight, retrieval)
+    engine = engine_on_curve(trained, weight, retrieval)
     names = {"cost": "FLOPS", "quality": "nDCG@10", "terms": "active terms"}
     return [Row("cranfield", engine, names[name], value, None, None, 9) for name, value in values.items()]
 
@@ -302,9 +304,9 @@ def test_curves_are_compared_at_equal_flops_and_never_at_equal_lambda() -> None:
 
 def test_training_and_search_each_have_their_share_of_idf() -> None:
     both, search, neither = (
-        of_curve(WITH, 0.1, TARGET),
-        of_curve(WITHOUT, 0.1, TARGET),
-        of_curve(WITHOUT, 0.1, "no IDF"),
+        engine_on_curve(WITH, 0.1, TARGET),
+        engine_on_curve(WITHOUT, 0.1, TARGET),
+        engine_on_curve(WITHOUT, 0.1, "no IDF"),
     )
     rows = [difference(both, search, 0.02, -0.01, 0.05), difference(search, neither, 0.13, 0.1, 0.2)]
     of_training, of_search = share_goals(Table(rows))
@@ -328,9 +330,9 @@ def test_teachers_scores_are_as_large_as_a_way_to_train_asks_for(
 
 def test_the_idfs_gain_is_split_between_retrieval_and_training() -> None:
     neither, searched, both = (
-        of_curve(WITHOUT, 0.01, "no IDF"),
-        of_curve(WITHOUT, 0.01, TARGET),
-        of_curve(WITH, 0.01, TARGET),
+        engine_on_curve(WITHOUT, 0.01, "no IDF"),
+        engine_on_curve(WITHOUT, 0.01, TARGET),
+        engine_on_curve(WITH, 0.01, TARGET),
     )
     start = Row("cranfield", neither, "nDCG@10", 0.3, None, None, 9)
     at_retrieval = difference(searched, neither, 0.04, 0.02, 0.06)
@@ -338,7 +340,7 @@ def test_the_idfs_gain_is_split_between_retrieval_and_training() -> None:
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in idf_shares(rows).splitlines()]
     assert lines[2:] == [["cranfield", "0.01", "0.300", "4.00 [2.00, 6.00]", "2.50 [1.00, 4.00]"]]
     # With the IDF of training at retrieval it is another comparison.
-    other = difference(of_curve(WITH, 0.01, "training corpus"), searched, 0.1, 0.05, 0.2)
+    other = difference(engine_on_curve(WITH, 0.01, "training corpus"), searched, 0.1, 0.05, 0.2)
     assert len(idf_shares([start, at_retrieval, other]).splitlines()) == 2
 
 
@@ -364,7 +366,9 @@ def test_the_ensemble_has_to_lead_every_other_way_to_pre_train() -> None:
 def test_the_searched_corpus_idf_has_to_be_the_better_one_for_every_student() -> None:
     def gain(weight: float, value: float, low: float | None, trained: str = WITH) -> Row:
         own = "training corpus" if trained == WITH else "no IDF"
-        return difference(of_curve(trained, weight, TARGET), of_curve(trained, weight, own), value, low, value + 0.1)
+        return difference(
+            engine_on_curve(trained, weight, TARGET), engine_on_curve(trained, weight, own), value, low, value + 0.1
+        )
 
     sure = [gain(0.0, 0.02, 0.01), gain(0.0, -0.1, -0.2, WITHOUT)]
     assert idf_goal(Table(sure)).met

@@ -344,7 +344,7 @@ def test_an_interrupted_command_goes_on_without_training_again(
 def test_another_option_trains_other_models_beside_the_first(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "of_lambdas", lambda: [])
+    monkeypatch.setattr(paper, "lambda_arms", lambda: [])
 
     def ran(*more: str) -> set[str]:
         assert command(data, start, "--part", "lambda", *more, work=tmp_path).exit_code == 0
@@ -391,7 +391,7 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
 def test_test_sets_are_encoded_as_trainings_compute(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "of_lambdas", lambda: [])
+    monkeypatch.setattr(paper, "lambda_arms", lambda: [])
     for precision in ("float32", "bfloat16"):
         more = ["--part=lambda", f"--precision={precision}"]
         assert command(data, start, *more, work=tmp_path).exit_code == 0

@@ -238,7 +238,7 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
     relevant = {query: next(iter(judged)) for query, judged in test.qrels.items()}
     first, second, third, fourth = relevant
     nobodys = f"title: {WORDS[int(relevant[third][1:])]} passage: of nothing"
-    read = {
+    inputs = {
         first: passages[relevant[first]],
         second: passages[relevant[first]],
         third: nobodys,
@@ -250,10 +250,10 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
             return f"title: {title} passage: {title} tldr"
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
-    decoder = paper.Decoder(model, [], read, tmp_path)
+    decoder = paper.Decoder(model, [], inputs, tmp_path)
     run = {first: {relevant[first]: 0.0}, second: {}, third: {relevant[third]: 0.0}, fourth: {relevant[first]: 0.0}}
     monkeypatch.setattr(paper.Decoder, "run", lambda *_, **__: run)
-    assert paper.losses(decoder, tmp_path / "tldr", test) == {
+    assert paper.stage_losses(decoder, tmp_path / "tldr", test) == {
         "generated passages in the corpus": 0.5,
         "generated passages of a relevant document": 0.25,
         "freely written URLs in the corpus": 0.75,

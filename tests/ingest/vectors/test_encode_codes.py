@@ -54,7 +54,7 @@ def test_codes_in_files_are_those_of_the_model_also_of_documents_added_later(tmp
     assert stored.manifest.quantized and stored.manifest.quantized.hash == loaded.info.hash
     documents = documents_of(corpus)
     expected = loaded.encode_documents([document.contents for document in documents])
-    codes = stored.vectors(documents).pq
+    codes = stored.vectors(documents).codes
     assert codes is not None and (codes == expected).all()
 
     write_jsonl(corpus, [*records(40), *records(10, seed=3)])
@@ -95,12 +95,12 @@ def test_documents_are_encoded_once_where_codes_and_vectors_are_of_one_encoder(t
 
     def encoded(dense: DenseEncoder) -> tuple[bool, int]:
         """Whether the codes are those of the model alone, and how often its own encoder was asked for them."""
-        encoders, asked = Encoders(dense=dense, pq=loaded), []
+        encoders, asked = Encoders(dense=dense, quantized=loaded), []
         assert isinstance(encoders.alike, bool)  # Asks for its probes before what is counted.
         with pytest.MonkeyPatch.context() as patch:
             plain = QuantizedModel.encode_documents
             patch.setattr(QuantizedModel, "encode_documents", lambda *a, **k: asked.append(1) or plain(*a, **k))
-            codes = encoders.vectors(documents).pq
+            codes = encoders.vectors(documents).codes
         return codes is not None and (codes == expected).all(), len(asked)
 
     assert encoded(load_dense(model, device="cpu")) == (True, 0)
@@ -131,8 +131,8 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
     for pq in (model, other):
         plan, loaded = planned(pq), load_quantized(pq, device="cpu")
         vectors = plan.vectorizer.vectors(documents)
-        assert vectors.dense is not None and vectors.pq is not None
-        assert (vectors.pq == loaded.encode_documents(contents)).all()
+        assert vectors.dense is not None and vectors.codes is not None
+        assert (vectors.codes == loaded.encode_documents(contents)).all()
         assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
         assert plan.meta.dense is not None and plan.meta.dense.hash == load_dense(model).info.hash
         hashes.add(plan.meta.quantized.hash)
@@ -147,7 +147,7 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
         loaded = load_quantized(pq, device="cpu")
         assert (plan.vectorizer is with_codes) == (pq == model)
         vectors = plan.vectorizer.vectors(documents)
-        assert vectors.pq is not None and (vectors.pq == loaded.encode_documents(contents)).all()
+        assert vectors.codes is not None and (vectors.codes == loaded.encode_documents(contents)).all()
         assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
     stranger = quantized_model(tmp_path / "stranger", contents, seed=5)
     with pytest.raises(InputError, match="encodes documents differently") as caught:
@@ -185,7 +185,7 @@ def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> Non
     plan = content_of_files(Models(pq=str(model)), NewIndex(), stored, source.reader(str(corpus)))
     documents = [record for record in plan.records(print) if isinstance(record, Document)]
     assert len(documents) > 20
-    codes = plan.vectorizer.vectors(documents).pq
+    codes = plan.vectorizer.vectors(documents).codes
     expected = load_quantized(model, device="cpu").encode_documents([document.contents for document in documents])
     assert codes is not None and (codes == expected).all()
 

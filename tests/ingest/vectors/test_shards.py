@@ -51,9 +51,9 @@ def test_rows_are_in_the_order_of_the_corpus_however_they_are_batched(tmp_path: 
     (tmp_path / "s").write_bytes(content)
     shard = LoadedShard.read(tmp_path / "s", [])
     expected = [length for length in LENGTHS if length != 7]
-    assert shard.dense is not None and shard.pq is not None and shard.sparse is not None
+    assert shard.dense is not None and shard.codes is not None and shard.sparse is not None
     assert shard.dense[:, 0].tolist() == expected
-    assert shard.pq[:, 0].tolist() == expected
+    assert shard.codes[:, 0].tolist() == expected
     assert shard.sparse.token_ids.tolist() == expected
     assert list(shard.unfit.values()) == ["seven"]
     assert content == encode_shard(100, with_rejected, LengthEncoder(), 3)

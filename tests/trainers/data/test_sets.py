@@ -59,11 +59,11 @@ def test_a_held_back_part_shares_no_document_with_any_train_set(tmp_path: Path) 
     sets = [SetSettings(one_corpus, split="a", name="a"), SetSettings(one_corpus, split="b", name="b")]
     sets.append(SetSettings(pairs))
     data = prepared(sets, tmp_path, selection=DevSettings(hold_back=0.1))
-    assert [len(part) for part in data.held] == [4, 4, 2]
+    assert [len(part) for part in data.measured] == [4, 4, 2]
     for train in data.train:
-        for part in data.held:
+        for part in data.measured:
             assert not find_leaks(train, part).of("document"), (train.name, part.name)
-        held_back = {normalised(part.documents.text_at(row)) for part in data.held for row in part.positives.values}
+        held_back = {normalised(part.documents.text_at(row)) for part in data.measured for row in part.positives.values}
         withheld = {normalised(train.documents.text_at(row)) for row in train.withheld}
         assert withheld == held_back & {normalised(text) for text in train.documents.values()}
         assert len(withheld) >= len(held_back) - 2

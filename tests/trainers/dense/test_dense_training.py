@@ -281,7 +281,7 @@ def test_held_back_documents_are_negatives_of_no_stage_also_beside_files_of_an_e
         training=TrainingSettings(steps=2, batch_size=8, learning_rate=1e-3),
     )
     prepared = prepared_sets(config)
-    (train,), (held,) = prepared.train, prepared.held
+    (train,), (held,) = prepared.train, prepared.measured
     everything = replace(train, withheld=train.withheld[:0])
     before = with_mined(everything, "bm25", tmp_path / "model/.stages/tiny.bm25.jsonl", Mining(depth=10))
     answers = set(held.positives.values.tolist())

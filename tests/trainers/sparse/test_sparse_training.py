@@ -79,7 +79,7 @@ def test_pre_training_alone_has_every_setting_of_its_stage(tmp_path: Path, backb
         training=TrainingSettings(steps=7),
     )
     config = configuration(backbone, beir, tmp_path / "model", pretraining=stage)
-    alone = config.pretraining_from("start", tmp_path / "pretrained")
+    alone = config.pretraining_run("start", tmp_path / "pretrained")
     assert (alone.start, alone.output, alone.folder) == ("start", tmp_path / "pretrained", config.folder)
     names = [each.name for each in fields(StageSettings)]
     assert [name for name in names if getattr(config, name) == getattr(stage, name)] == []
@@ -237,7 +237,7 @@ def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, ba
     last = prepared_sets(config)
     whole = replace(config, selection=DevSettings())
     before = prepared_sets(whole, other=last)
-    held = {text for one in last.held for text in one.query_texts().values()}
+    held = {text for one in last.measured for text in one.query_texts().values()}
     assert held and not held & {text for one in before.train for text in one.query_texts().values()}
     assert held & {text for one in prepared_sets(whole).train for text in one.query_texts().values()}
     # Nor are the documents that answer them negatives there.

@@ -77,7 +77,7 @@ def test_what_is_mined_of_held_back_documents_is_mined_anew_without_them(
         backbone, beir, tmp_path, candidates=candidates, selection=DevSettings(hold_back=0.2), cache=tmp_path / "cache"
     )
     prepared = prepared_sets(config)
-    (train,), (held,) = prepared.train, prepared.held
+    (train,), (held,) = prepared.train, prepared.measured
     answers = set(held.positives.values.tolist())
     (before,) = mined(config, [replace(train, withheld=train.withheld[:0])])
     (after,) = mined(config, [train])

@@ -138,12 +138,12 @@ def from_clicks(
         )
 
 
-def _report(read: ClickLog, judged: Judgements, output: Path, min_impressions: int, *, estimated: bool) -> None:
+def _report(log: ClickLog, judged: Judgements, output: Path, min_impressions: int, *, estimated: bool) -> None:
     """Print what was read, the propensities, and how many judgements they give."""
-    for reason, count in read.left_out.items():
+    for reason, count in log.left_out.items():
         click.echo(f"left out: {count:,} {reason}", err=True)
-    searches, impressions = sum(judged.frequencies.values()), sum(read.shown.values())
-    print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
+    searches, impressions = sum(judged.frequencies.values()), sum(log.shown.values())
+    print(f"{searches:,} searches, {impressions:,} impressions, {sum(log.clicked.values()):,} clicks\n")
     print(table(["place", "propensity", "impressions", "clicks"], map(_cells, judged.places)))
     few = [
         str(place["place"])
@@ -198,16 +198,16 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
     places = np.array([place - 1 for _, _, place in keys])
     shown = np.array([log.shown[key] for key in keys], float)
     clicked = np.array([log.clicked[key] for key in keys], float)
-    told_apart = InputError(
+    inseparable = InputError(
         "no document was shown at the first and at another place for the same query, so that the effects of place and "
         "document cannot be separated",
         "take a log from before and after a change of the ranking, or give --propensities",
     )
     if known is None and not (places == 0).any():
-        raise told_apart
+        raise inseparable
     bias = fit(pairs, places, shown, clicked, propensity=None if known is None else np.array(known))
     if known is None and places.max() > 0 and np.isfinite(bias.propensity).sum() < 2:
-        raise told_apart
+        raise inseparable
     impressions = np.bincount(pairs, shown)
     clicks = np.bincount(pairs, clicked)
     looked = np.bincount(pairs, shown * np.nan_to_num(bias.propensity)[places])
@@ -222,7 +222,7 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
             max(10**-DIGITS, round(float(bias.attraction[at]), DIGITS)) if clicks[at] else 0.0
         )
         looks[query, document] = float(looked[at])
-    grades = {query: of for query, of in grades.items() if any(of.values())}
+    grades = {query: of_query for query, of_query in grades.items() if any(of_query.values())}
     if not grades:
         raise InputError(
             f"no query has a clicked document that was shown {min_impressions} times",
@@ -236,11 +236,11 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
     places_shown = [
         {
             "place": place + 1,
-            "propensity": float(of) if np.isfinite(of) else None,
+            "propensity": float(propensity) if np.isfinite(propensity) else None,
             "shown": int(shown[places == place].sum()),
             "clicked": int(clicked[places == place].sum()),
         }
-        for place, of in enumerate(bias.propensity)
+        for place, propensity in enumerate(bias.propensity)
     ]
     return Judgements(grades, looks, places_shown, log.searches, too_few)
 
@@ -275,11 +275,11 @@ def write(folder: Path, judged: Judgements, test_share: float) -> None:
         for query in sorted(judged.grades)
     ]
     write_json_lines(folder / "queries.jsonl", queries)
-    for split, wanted in (("train", False), ("test", True)):
+    for split, of_test in (("train", False), ("test", True)):
         lines = [
             f"{query_id(query)}\t{document}\t{grade:g}\n"
             for query in sorted(judged.grades)
-            if is_test(query, test_share) == wanted
+            if is_test(query, test_share) == of_test
             for document, grade in sorted(judged.grades[query].items(), key=lambda item: (-item[1], item[0]))
         ]
         write_text(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n" + "".join(lines))
@@ -291,18 +291,18 @@ def write(folder: Path, judged: Judgements, test_share: float) -> None:
 
 def write_pairs(folder: Path, judged: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
     """Write pairs.jsonl, a line per positive, and return their number. Raises InputError if no document is in the corpus."""
-    documents = {document for of in judged.grades.values() for document in of}
+    documents = {document for grades in judged.grades.values() for document in grades}
     texts = {document.id: document.contents for document in read_documents(corpus) if document.id in documents}
     if not texts:
         raise InputError(f"{corpus} has none of the {len(documents):,} documents that were clicked or shown")
     if missing := len(documents) - len(texts):
         click.echo(f"left out of pairs: {missing:,} documents that are not in {corpus}", err=True)
     pairs = []
-    for query, of in sorted(judged.grades.items()):
+    for query, grades in sorted(judged.grades.items()):
         if is_test(query, test_share):
             continue
-        best = max(of.values())
-        known = {document: grade for document, grade in of.items() if document in texts}
+        best = max(grades.values())
+        known = {document: grade for document, grade in grades.items() if document in texts}
         negatives = [
             texts[document]
             for document, grade in sorted(known.items())
