@@ -21,6 +21,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index import hidden_index
 from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.models import registry
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
@@ -164,9 +165,9 @@ def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp
     assert not client.indices.exists(index=index_name)
 
 
-@pytest.mark.parametrize("further", [{}, {"prune_postings": "alpha_mass:0.6"}])
+@pytest.mark.parametrize("further", [{}, {"prune_postings": Pruning("alpha_mass", 0.6)}])
 def test_a_corpus_without_a_record_that_can_be_read_says_why(
-    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, further: dict[str, str]
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, further: dict[str, Pruning]
 ) -> None:
     """The table is counted while documents are written, or, for pruned postings, before."""
     corpus = tmp_path / "docs.jsonl"
