@@ -103,7 +103,8 @@ class Engines(OpenedIndex):
 
         In an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
 
-        Raises TypeError for a text, a filter, a base or a highlight that is none, and as `load` does.
+        Raises TypeError for a text, a filter, a base or a highlight that is none, ValueError for a base that is or contains
+        a hybrid query, and as `load` does.
         """
         return self.engine(name).body(checked_text(text), self.page(filter=filter, **page))
 

@@ -171,6 +171,14 @@ def checked_clause(clause: object, what: str) -> Clause:
     return dict(clause)
 
 
+def holds_hybrid(clause: object) -> bool:
+    """Whether a query is a hybrid query or contains one. A field of that name is none."""
+    if isinstance(clause, Mapping):
+        hybrid = clause.get("hybrid")
+        return (isinstance(hybrid, Mapping) and "queries" in hybrid) or any(map(holds_hybrid, clause.values()))
+    return isinstance(clause, list | tuple) and any(map(holds_hybrid, clause))
+
+
 def checked_text(text: object, what: str = "a query") -> str:
     """A text. Raises TypeError for anything else."""
     if not isinstance(text, str):

@@ -12,6 +12,7 @@ from opensearch_neural.queries.body_parts import (
     PageOptions,
     filter_clauses,
     filtered,
+    holds_hybrid,
     narrowed,
     numbers,
     page_body,
@@ -256,7 +257,7 @@ def hybrid(
 
 
 def _with_stage(body: Body, clause: Clause, window: int | None, weight: float, first_weight: float) -> Body:
-    if "search_pipeline" in body:
+    if "search_pipeline" in body or holds_hybrid(body.get("query")):
         raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
     if not weight > 0 or not first_weight >= 0:
         raise ValueError(f"weight must be above 0 and first_weight at least 0, not {weight} and {first_weight}")

@@ -14,6 +14,7 @@ from opensearch_neural.queries.body_parts import (
     checked_clause,
     constant_clause,
     every_row_clause,
+    holds_hybrid,
     match_clause,
     page_body,
     reads_rows,
@@ -88,10 +89,11 @@ def bm25_sparse(
     with window=None, with `collapse` or `base`, without tokens, and if there are no rare or no other words.
 
     base: a query clause that replaces BM25 (boosts, phrases, a user's own query, with its filters). Its scores must not be
-    negative; `text` and `fields` are ignored. Only documents that it matches are hits, with any window.
+    negative; `text` and `fields` are ignored. Only documents that it matches are hits, with any window. It holds no hybrid
+    query, which has no scores before its parts are fused.
 
-    Raises ValueError for a weight that is not above 0, for a window below 1, TypeError for a base that is no query clause,
-    and as `bm25` does.
+    Raises ValueError for a weight that is not above 0, for a window below 1, for a base that is or contains a hybrid query,
+    TypeError for a base that is no query clause, and as `bm25` does.
     """
     if not 0 < weight < math.inf:
         raise ValueError(f"weight must be a number above 0, not {weight}")
@@ -99,6 +101,11 @@ def bm25_sparse(
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
     collapse = page.get("collapse")
     first = checked_clause(base, "base") if base is not None else match_clause(text, fields)
+    if holds_hybrid(base):
+        raise ValueError(
+            "base is or contains a hybrid query, whose hits have no scores to add to before its parts are fused: give a"
+            " query without one, such as a bool with the parts in its should"
+        )
     query = first
     if tokens and (window is None or collapse):
         # It is unknown which parts of a user's own query filter and which only score, so all of it must match.

@@ -501,6 +501,42 @@ def test_a_base_that_is_no_clause_is_named(base: object, told: str) -> None:
         queries.bm25_sparse("rain", {"rain": 1.0}, base=base)  # type: ignore[arg-type]
 
 
+FUSED_PARTS = {"hybrid": {"queries": [{"match": {"text": "rain"}}, {"match": {"title": "rain"}}]}}
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        FUSED_PARTS,
+        {"bool": {"must": [FUSED_PARTS], "filter": [{"term": {"lang": "en"}}]}},
+        {"bool": {"must": {"match_all": {}}, "filter": ({"dis_max": {"queries": [FUSED_PARTS]}},)}},
+        {"function_score": {"query": FUSED_PARTS, "functions": []}},
+    ],
+)
+def test_a_base_with_a_hybrid_query_is_refused(base: queries.Clause) -> None:
+    """OpenSearch returned the marks between its parts (-9549511700) as scores of hits."""
+    pages: list[dict] = [{}, {"window": None}, {"collapse": "parent"}]
+    for page in pages:
+        for tokens in ({"rain": 1.0}, {}):
+            with pytest.raises(ValueError, match="base is or contains a hybrid query"):
+                queries.bm25_sparse("rain", tokens, base=base, **page)
+
+
+def test_a_base_may_search_a_field_that_is_called_hybrid() -> None:
+    match: queries.Clause = {"match": {"hybrid": {"query": "tea"}}}
+    term: queries.Clause = {"term": {"hybrid": True}}
+    for base in (match, term):
+        assert queries.bm25_sparse("tea", {"tea": 1.0}, base=base)["query"] == base
+
+
+def test_a_hybrid_body_is_not_rescored_wherever_its_pipeline_is_named() -> None:
+    """In a parameter of the request or the settings of the index, the pipeline is not in the body."""
+    body = queries.hybrid(queries.bm25("x"), queries.knn([1.0]))
+    del body["search_pipeline"]
+    with pytest.raises(ValueError, match="rescored before its parts are fused"):
+        queries.dense_rescore(body, [1.0])
+
+
 def test_one_field_of_the_source_may_be_named_alone() -> None:
     """Its letters are no fields."""
     assert queries.bm25("rain", source="title") == queries.bm25("rain", source=["title"])
