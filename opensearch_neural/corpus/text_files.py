@@ -62,7 +62,12 @@ def open_binary(place: str) -> tuple[BufferedReader, str]:
 
 
 def not_there(place: str | Path, remedy: str) -> InputError:
-    """The error for a path where nothing is. remedy: what to do, unless it is an address or a data set of ir_datasets."""
+    """The error for a path where nothing is.
+
+    remedy: what to do, unless it is an address, an index or a data set of ir_datasets
+    """
+    if str(place).startswith("opensearch:"):
+        return InputError(f"{place} is an index, and only files are read", "write its documents to a .jsonl file first")
     if str(place).startswith("ir:"):
         remedy = f"osn data fetch {place} --output FOLDER, then name the folder"
     address = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", str(place))  # a Path has one slash left

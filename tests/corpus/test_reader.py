@@ -101,6 +101,7 @@ def test_limit_ends_the_stream(tmp_path: Path) -> None:
         ("abfs://a@b/c.unknown", "abfs://a@b/c.unknown is an address", "download it first"),
         ("file:///data/docs.jsonl", "file:///data/docs.jsonl is an address", "/data/docs.jsonl"),
         ("ir:beir/scifact", "ir:beir/scifact does not exist", "osn data fetch ir:beir/scifact --output"),
+        ("opensearch:shop", "opensearch:shop is an index, and only files are read", "to a .jsonl file first"),
         ("a: /b.jsonl", "a: /b.jsonl does not exist", "check the path"),
     ],
 )

@@ -16,7 +16,8 @@ import numpy as np
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.option_groups import FiniteRange
+from opensearch_neural.commands.option_groups import CORPUS, FiniteRange
+from opensearch_neural.corpus.reader import format_of
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.query_segments import read_query_values
 from opensearch_neural.evaluation.tables import table
@@ -59,7 +60,7 @@ class Judgements:
     "--impression-action", default="impression", show_default=True, help="UBI's action_name of an impression."
 )
 @click.option("--output", type=FILE, required=True, help="The folder to write.")
-@click.option("--corpus", type=FILE, default=None, help="Texts of the documents, for training pairs.")
+@click.option("--corpus", type=FILE, default=None, help=f"Texts of the documents, for training pairs. {CORPUS}.")
 @click.option(
     "--depth", type=click.IntRange(1, 60), default=10, show_default=True, help="Positions to use, from the top."
 )
@@ -122,6 +123,8 @@ def from_clicks(
             return index_records(lambda: connect(settings=connection), place.removeprefix(PREFIX))
         return read_records(place)
 
+    if corpus is not None:
+        format_of(corpus, None)  # before the log is read, which may take long
     known = None if propensities is None else read_propensities(propensities, depth)
     depth = depth if known is None else len(known)
     if log is not None:
@@ -129,12 +132,13 @@ def from_clicks(
     elif ubi_queries is not None and ubi_events is not None:
         read = read_ubi(records(ubi_queries), records(ubi_events), depth, click_action, impression_action)
     judged = judgements(read, min_impressions, known)
+    texts = None if corpus is None else read_texts(corpus, judged)  # before anything is written
     write(output, judged, test_share)
     _report(read, judged, output, min_impressions, estimated=known is None)
     _warn_of_empty_part(judged, test_share)
-    if corpus is not None:
+    if texts is not None:
         print(
-            f"{write_pairs(output, judged, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
+            f"{write_pairs(output, judged, texts, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
         )
 
 
@@ -289,14 +293,22 @@ def write(folder: Path, judged: Judgements, test_share: float) -> None:
     write_text(folder / "propensities.tsv", "place\tpropensity\n" + "".join(known))
 
 
-def write_pairs(folder: Path, judged: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
-    """Write pairs.jsonl, a line per positive, and return their number. Raises InputError if no document is in the corpus."""
+def read_texts(corpus: Path, judged: Judgements) -> dict[str, str]:
+    """{document: title and text} of the judged documents that are in the corpus.
+
+    Raises InputError if none is, or the corpus cannot be read.
+    """
     documents = {document for grades in judged.grades.values() for document in grades}
     texts = {document.id: document.contents for document in read_documents(corpus) if document.id in documents}
     if not texts:
         raise InputError(f"{corpus} has none of the {len(documents):,} documents that were clicked or shown")
     if missing := len(documents) - len(texts):
         click.echo(f"left out of pairs: {missing:,} documents that are not in {corpus}", err=True)
+    return texts
+
+
+def write_pairs(folder: Path, judged: Judgements, texts: Mapping[str, str], test_share: float, min_looks: int) -> int:
+    """Write pairs.jsonl, a line per positive, and return their number. texts: as `read_texts` returns them"""
     pairs = []
     for query, grades in sorted(judged.grades.items()):
         if is_test(query, test_share):

@@ -66,6 +66,24 @@ def test_a_log_becomes_judgements_and_pairs_that_the_trainers_read(log: Path, tm
     assert (again / "qrels" / "train.tsv").read_text() == "query-id\tcorpus-id\tscore\n"
 
 
+@pytest.mark.parametrize(
+    ("corpus", "told"),
+    [
+        ("opensearch:shop", "opensearch:shop is an index, and only files are read"),
+        ("missing.jsonl", "missing.jsonl does not exist"),
+        ("other.jsonl", "other.jsonl has none of the 2 documents"),
+    ],
+)
+def test_a_corpus_that_cannot_serve_is_refused_before_anything_is_written(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.jsonl").write_text('{"_id": "another", "text": "t"}\n')
+    with pytest.raises(InputError, match=told):
+        run(log, "--output", "out", "--corpus", corpus)
+    assert not Path("out").exists()
+
+
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_a_part_without_a_query_is_warned_of_unless_it_was_asked_for(log: Path, tmp_path: Path, part: str) -> None:
     share = next(share / 100 for share in range(1, 100) if is_test("rainbow", share / 100))
