@@ -313,7 +313,9 @@ class Documents:
                     raise InputError(
                         "the id of a document cannot be changed", "add it with the new id, and delete the old document"
                     )
-                changed = document_of({key: value for key, value in record.items() if value is not None}, where=id)
+                remaining = {key: value for key, value in record.items() if value is not None}
+                names = FieldNames(text=self.names.text)  # title and url have the index's names here
+                changed = document_of(remaining, where=id, names=names)
                 changed.fields = nested_by_dots(changed.fields)
                 if self.meta.passages is not None:
                     written = self.add([changed], refresh=refresh)

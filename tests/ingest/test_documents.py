@@ -152,6 +152,8 @@ def test_names_of_title_and_text_are_those_that_the_first_ingest_was_told(
     assert documents.get("5") == Document("5", "hearts heal", "Green shoes", fields={"price": 2})
     assert changed.record() == {"_id": "5", "title": "Green shoes", "text": "hearts heal", "price": 2}
     assert documents.update("5", {"text": "limbs"}).text == "limbs"
+    with pytest.raises(InputError, match="4: no text: expected a field text or story; the record has"):
+        documents.update("4", {"text": None, "title": None})  # `body` does not become the text
     assert set(client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]) >= {"title", "text", "price"}
     assert "story" not in client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]
 
