@@ -56,7 +56,7 @@ class CorpusSource:
     url_field: str | None = None
     """The field that holds its URL."""
     limit: int | None = None
-    """How many documents are read. None: all."""
+    """How many documents are read; unreadable records do not count. None: all."""
 
     @property
     def name(self) -> str:
@@ -133,7 +133,11 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
         click.option("--title-field", help="Field with the titles.  [default: the first of the usual names]"),
         click.option("--text-field", help="Field with the texts.  [default: the first of the usual names]"),
         click.option("--url-field", help="Field with the URLs.  [default: the first of the usual names]"),
-        click.option("--limit", type=click.IntRange(min=1), help="Read only the first N documents."),
+        click.option(
+            "--limit",
+            type=click.IntRange(min=1),
+            help="Read only the first N documents; unreadable records do not count.",
+        ),
     ]
 
     def source(corpus: str | None, named: str | None, **reading: Any) -> CorpusSource | None:

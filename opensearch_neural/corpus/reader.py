@@ -101,8 +101,9 @@ def read_corpus(
     `path` is a BEIR folder (with `corpus.jsonl`, `.gz` or `.zst`), a file (jsonl, csv, tsv, each also `.gz` or `.zst`;
     parquet), a data set of the `datasets` library saved to disk, "hf:NAME[[:CONFIG]:SPLIT]", or "-" for lines of JSON
     on standard input. `format` (one of FORMATS) overrides the name's suffix. `names` are the possible field names of the
-    parts that no `…_field` names; by default the usual ones. `check_first` first checks in some
-    records whether ids look like ids and texts like texts (see `first_records`).
+    parts that no `…_field` names; by default the usual ones. `limit` counts documents, not unreadable records: a sample
+    has the size that was asked for. `check_first` first checks in some records whether ids look like ids and texts like
+    texts (see `first_records`).
 
     Raises InputError at once if there is nothing to read, at damage of unknown extent, and, without `on_reject`, at the
     first bad record.

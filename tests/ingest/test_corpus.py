@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from ingest.corpus import KEPT_BYTES, everything
+from click.testing import CliRunner
+
+from ingest.commands.ingest import ingest
+from ingest.corpus import KEPT_BYTES, CorpusSource, everything
 from opensearch_neural.corpus.documents import Document, Rejected
 
 
@@ -33,6 +37,18 @@ def test_rejected_records_keep_their_place_and_content_however_many_wait() -> No
         rejected = [record for record in read if isinstance(record, Rejected)]
         assert {(each.file, each.reason) for each in rejected} == {("f", "bad \ud83d")}
         assert all(each.raw == f"{each.line} {raw}" for each in rejected)
+
+
+def test_a_limit_counts_documents_and_its_help_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(
+        '{"_id": "a", "text": "t"}\n{"_id": "none"}\n{"_id": "b", "text": "t"}\n{"_id": "c", "text": "t"}\n'
+    )
+    rejected: list[Rejected] = []
+    documents = CorpusSource(str(path), limit=2).reader(str(path))(rejected.append)
+    assert [document.id for document in documents] == ["a", "b"] and [each.line for each in rejected] == [2]
+    told = CliRunner().invoke(ingest, ["--help"]).output
+    assert "Read only the first N documents; unreadable records do not count." in " ".join(told.split())
 
 
 def test_of_rejected_records_that_wait_few_are_in_memory() -> None:

@@ -59,7 +59,9 @@ generation_options = options_of(
     "--retriever", default="bm25", show_default=True, metavar="NAME", help=f"Retriever for --consistency: {RETRIEVERS}."
 )
 @click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Generate only part I of N.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N documents.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Only the first N documents; unreadable records do not count."
+)
 @click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 def generate_queries_command(
     corpus: Path,
