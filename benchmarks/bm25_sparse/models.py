@@ -151,7 +151,7 @@ class Experiment(ModelOptions):
         type=NumberList(int, distinct=True),
     )
     clients: tuple[int, ...] = setting((1, 20), "Clients of the load tests.", shown="1,20", type=NumberList(int))
-    minutes: float = setting(12.0, "Longest time for a load test.", type=float)
+    minutes: float = setting(12.0, "Longest time for a load test, after its warm-up.", type=float)
     owned: bool = False
     """Whether load tests may run against a cluster on another machine."""
 

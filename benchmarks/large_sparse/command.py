@@ -95,7 +95,7 @@ class LargeSparseOptions:
         multiple=True,
     )
     clients: tuple[int, ...] = setting((20,), "Clients of the load tests.", type=NumberList(int))
-    minutes: float = setting(8.0, "Longest time for a load test.", type=float)
+    minutes: float = setting(8.0, "Longest time for a load test, after its warm-up.", type=float)
     requests: int = setting(10_000, "Requests of each arm; a P99 needs 10,000.", type=int)
     prefix: str = setting("osn-large-sparse", "Indexes are called INDEX-….", option="--index")
     heap: str = setting("4g", HEAP)

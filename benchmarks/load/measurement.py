@@ -32,7 +32,7 @@ class Warmup:
     throughput: dict[str, list[float]] = field(default_factory=dict)
     """{engine: requests a second, window after window}"""
     seconds: float = 0.0
-    """How long it took."""
+    """How long it took, also if it was interrupted."""
     steady: bool = False
     """Whether throughput was steady at the end."""
 
@@ -45,7 +45,7 @@ class LoadSettings:
     rates: tuple[float, ...] = setting((), "Open loop: numbers of requests a second.", type=NumberList(float))
     requests: int = setting(10_000, "Requests of each engine at each level.")
     rounds: int = setting(20, "Blocks of each engine at each level.")
-    minutes: float | None = setting(None, "The longest time for all blocks.", type=float)
+    minutes: float | None = setting(None, "Longest time for all blocks, after the warm-up.", type=float)
     settle: float = setting(0.5, "Seconds of load before each measured window.", type=float)
     processes: int | None = setting(None, "Processes of the load generator.  [default: half the cores, at least two]")
     baseline: str = setting("bm25", "Engine to compare with.")

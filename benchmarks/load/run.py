@@ -214,26 +214,33 @@ def steady(throughput: Sequence[float]) -> bool:
 
 
 def warm_up(
-    measure: Callable[[Turn, float], Block], variants: Sequence[str], level: Level, settings: WarmupSettings
-) -> Warmup:
+    measure: Callable[[Turn, float], Block],
+    variants: Sequence[str],
+    level: Level,
+    settings: WarmupSettings,
+    warmup: Warmup,
+) -> None:
     """Engines take turns at `level` until all are steady, for `least` to `most` seconds: a JVM needs a minute or more to
     compile its code.
 
     measure: (turn, seconds of the window) → block
+    warmup: gets what is measured; after an interruption it has what came before
     """
     # With many engines the windows are shorter, so that each engine gets enough windows in the least time.
     length = min(settings.window, max(SHORTEST, settings.least / (2 * WINDOWS * len(variants))))
-    warmup = Warmup({variant: [] for variant in variants})
+    warmup.throughput = {variant: [] for variant in variants}
     began = time.monotonic()
-    for number in count(1):
-        for variant in variants:
-            block = measure(Turn(-number, level, variant), length)
-            warmup.throughput[variant].append(block.completed / block.seconds)
+    try:
+        for number in count(1):
+            for variant in variants:
+                block = measure(Turn(-number, level, variant), length)
+                warmup.throughput[variant].append(block.completed / block.seconds)
+            warmup.steady = all(map(steady, warmup.throughput.values()))
+            passed = time.monotonic() - began
+            if passed >= settings.most or (warmup.steady and passed >= settings.least):
+                break
+    finally:
         warmup.seconds = time.monotonic() - began
-        warmup.steady = all(map(steady, warmup.throughput.values()))
-        if warmup.seconds >= settings.most or (warmup.steady and warmup.seconds >= settings.least):
-            break
-    return warmup
 
 
 @dataclass
@@ -281,7 +288,7 @@ class LoadRun:
                 f"warm-up at {level.label}, {settings.warmup.least:g} s at least, until throughput is steady "
                 f"({settings.warmup.most:g} s at most)"
             )
-            measurement.warmup = warm_up(self.block, list(measurement.variants), level, settings.warmup)
+            warm_up(self.block, list(measurement.variants), level, settings.warmup, measurement.warmup)
             if not measurement.warmup.steady:
                 measurement.incidents.append(
                     f"throughput was not yet steady after {measurement.warmup.seconds:.0f} s of warm-up"
