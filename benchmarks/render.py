@@ -167,8 +167,8 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     """A line for each engine and model, compared with the first baseline.
 
     It has the points of nDCG@10 over the baseline in each mean of sets, the numbers of sets on which the interval lies above
-    and below, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant is the model. Of several
-    rows of one figure the first is shown. Facts of a single judged set are left out.
+    and below, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant is the model. If
+    several rows have a figure, the first is shown. Facts of a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]

@@ -34,7 +34,7 @@ from benchmarks.speed.turns import rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.engines.settings import Bm25SparseSetting
+from opensearch_neural.engines.settings import RARE_WORDS, Bm25SparseSetting
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.models.dense.quantized import load_quantized
@@ -115,8 +115,8 @@ def _load(experiment: Experiment) -> LoadSettings:
 
 def load_hash(experiment: Experiment) -> str:
     """A hash of the options that change what a load test measures, for file names; the weight changes the score kept."""
-    default = Bm25SparseSetting()
-    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, default.weight, str(default.rare))
+    default = [Bm25SparseSetting.weight, str(RARE_WORDS)]
+    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, *default)
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:

@@ -23,6 +23,7 @@ from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.measures import Measured
@@ -50,13 +51,13 @@ BACKEND: Backend = "onnx-int8"
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}; bm25-sparse itself has the default window."""
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
-ALL_WORDS = "bm25-sparse, all words"
-"""bm25-sparse whose first phase is BM25 with every word (`--rare ratio:0`)."""
-WAYS[ALL_WORDS] = (SUM, {"rare": Rare("ratio", 0)})
+RARE_FIRST, ALL_WORDS = BY_WORDS = ("bm25-sparse, rare words", "bm25-sparse, all words")
+"""bm25-sparse in whose first phase rare words decide, as by default in large indexes, and all words."""
+WAYS |= {RARE_FIRST: (SUM, {"rare": RARE_WORDS}), ALL_WORDS: (SUM, {"rare": Rare("ratio", 0)})}
 WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
 """{engine of the table: (engine that searches, its settings)}; others search under their own name, with default settings."""
 MEASURES = ("nDCG@10", "R@100")
-SPARSE_ENGINES = (SUM, *WINDOWS, ALL_WORDS, SPARSE, HIGH_IDF_FIRST)
+SPARSE_ENGINES = (SUM, *WINDOWS, *BY_WORDS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
 MOST_QUERIES = 2000
 """Most judged questions of a set, taken evenly."""

@@ -224,7 +224,7 @@ class Bm25Sparse(Windowed):
             "rare",
             Rare.parse,
             "which words of a query decide in BM25's phase: ratio:R, share:S or count:N; ratio:0 is all words.",
-            f"{RARE_WORDS}",
+            f"all words, beyond 100,000 documents in a shard {RARE_WORDS}",
         ),
         TOKENS,
         CLAUSES,
@@ -261,7 +261,8 @@ class Bm25Sparse(Windowed):
     def load(self) -> None:
         super().load()
         self.load_scale()
-        self.load_word_by_word()
+        if self.how().rare is not None:
+            self.load_word_by_word()
 
     def how(self) -> Bm25SparseSetting:
         return Bm25SparseSetting.of(self.opened)

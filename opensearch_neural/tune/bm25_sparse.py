@@ -83,7 +83,7 @@ class Bm25SparseTuning(Tuning):
 def bm25_sparse_settings(default: Bm25SparseSetting) -> list[Bm25SparseSetting]:
     """The settings to try. default: the index's default, whose window is included"""
     windows = sorted({*WINDOWS, default.window})
-    return [Bm25SparseSetting(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
+    return [replace(default, weight=weight, window=window) for weight, window in itertools.product(WEIGHTS, windows)]
 
 
 def choose_bm25_sparse(

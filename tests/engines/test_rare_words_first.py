@@ -1,4 +1,4 @@
-"""Rare words first, as bm25-sparse searches by default, on a real node: when the engine does so, and what it finds."""
+"""Rare words first, as bm25-sparse searches large indexes by default, on a real node: when the engine does so, and what it finds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingest.job import run_job
 from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import Bm25SparseSetting
+from opensearch_neural.engines.settings import RARE_WORDS, Bm25SparseSetting
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.index.mapping import WORD_BY_WORD, index_body
 from opensearch_neural.lint import lint
@@ -72,10 +72,21 @@ def hits(client: Any, engines: Engines, text: str = TEXT, **page: Any) -> dict[s
     return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
 
 
-def test_words_of_a_third_of_the_heaviest_decide_by_default(opened: Engines) -> None:
-    assert Bm25SparseSetting.of(opened).rare == queries.Rare("ratio", 0.35)
-    assert rare_words_first(opened, "light and the moon in water") and not rare_words_first(all_words(opened))
-    assert opened.body("bm25-sparse", TEXT) == opened.with_settings(rare=None).body("bm25-sparse", TEXT)
+def test_in_a_large_index_words_of_a_third_of_the_heaviest_decide_by_default(
+    opened: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def afresh(**settings: Any) -> Engines:
+        return replace(opened.with_settings(**settings), loaded={})
+
+    assert Bm25SparseSetting.of(afresh()).rare is None and not rare_words_first(afresh())
+    monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", DOCUMENTS - 1)
+    assert Bm25SparseSetting.of(afresh()).rare == RARE_WORDS == queries.Rare("ratio", 0.35)
+    assert (
+        rare_words_first(afresh()) and rare_words_first(afresh(window=2)) and not rare_words_first(all_words(afresh()))
+    )
+    assert Bm25SparseSetting.of(afresh(rare=queries.Rare("count", 1))).rare == queries.Rare("count", 1)
+    tuned = opened.meta.with_extra(**{Bm25SparseSetting.key: {"weight": 0.5, "window": 9}})
+    assert Bm25SparseSetting.of(replace(afresh(), meta=tuned)) == Bm25SparseSetting(0.5, 9, rare=RARE_WORDS)
 
 
 def test_rare_words_first_finds_the_same_documents_with_the_same_scores_in_one_ranking(

@@ -26,6 +26,7 @@ from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import (
     BM25_SPARSE_POWER,
     HIGH_IDF_FIRST_POWER,
+    RARE_WORDS,
     TUNED,
     Bm25SparseSetting,
     CascadeSetting,
@@ -351,13 +352,13 @@ def test_the_default_window_fits_the_index_unless_one_was_chosen(
         assert windows_of(untuned().body(engine, "parse a string into a tree")) == {grown}
         assert windows_of(untuned(window=7).body(engine, "parse a string into a tree")) == {7}
     for stored, setting in (
-        (Bm25SparseSetting(window=11).record, Bm25SparseSetting(window=11)),
-        ({"weight": 0.5}, Bm25SparseSetting(0.5, 120)),
+        (Bm25SparseSetting(window=11).record, Bm25SparseSetting(window=11, rare=RARE_WORDS)),
+        ({"weight": 0.5}, Bm25SparseSetting(0.5, 120, rare=RARE_WORDS)),
     ):
         engines = untuned()
         tuned = replace(engines, meta=engines.meta.with_extra(**{Bm25SparseSetting.key: stored}))
         assert Bm25SparseSetting.of(tuned) == setting
-        assert Bm25SparseSetting.of(engines) == Bm25SparseSetting(window=120), (
+        assert Bm25SparseSetting.of(engines) == Bm25SparseSetting(window=120, rare=RARE_WORDS), (
             "an index that was not tuned is another one"
         )
 
