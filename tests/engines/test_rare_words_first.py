@@ -1,4 +1,4 @@
-"""Rare words first, as bm25-sparse searches large indexes by default, on a real node: when the engine does so, and what it finds."""
+"""Rare words first, the default of bm25-sparse in large indexes, on a real node: when it is so, and what is found."""
 
 from __future__ import annotations
 
