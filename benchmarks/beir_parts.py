@@ -34,8 +34,8 @@ def check_data(work: Path, folders: Sequence[Path], *, models: Mapping[str, str 
         for name, model in models.items()
     }
     recorded_hashes = recorded.get("models", {})
-    for name, hash in hashes.items():
-        if recorded_hashes.get(name, hash) != hash:
+    for name, model_hash in hashes.items():
+        if recorded_hashes.get(name, model_hash) != model_hash:
             raise InputError(f"{work} was begun with another {name} than {models[name]}", "give another --work")
     content = {**facts, **recorded, "models": {**hashes, **recorded_hashes}}
     if content != recorded:

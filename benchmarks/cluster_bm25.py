@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -82,18 +82,32 @@ class ClusterBM25:
         return OpenSearchRetriever(self.client, index, "BM25", lambda text, size: bm25(text, size=size))
 
     def measure(
-        self, queries: Mapping[str, str], qrels: Qrels, settings: Bm25Settings, measures: Iterable[str]
+        self,
+        queries: Mapping[str, str],
+        qrels: Qrels,
+        settings: Bm25Settings,
+        measures: Iterable[str],
+        own: Collection[str] | None = None,
     ) -> Measured:
-        """A query that is a document itself is left out of its own hits, as in `osn eval`."""
-        own = own_documents(self.client, self.indexes[settings.analyzer], queries, qrels)
+        """A query that is a document itself is left out of its own hits, as in `osn eval`.
+
+        own: such queries; None: the index is asked
+        """
+        own = self.own_documents(queries, qrels) if own is None else own
         return run_retriever(self.retriever(settings), queries, qrels, measures, own_documents=own).measured
+
+    def own_documents(self, queries: Mapping[str, str], qrels: Qrels) -> set[str]:
+        """The queries that are documents of the corpus, whose texts are the same in all indexes."""
+        index, *_ = self.indexes.values()
+        return own_documents(self.client, index, queries, qrels)
 
     def scores(self, train: TrainingData, measure: str = "nDCG@10") -> dict[Bm25Settings, float]:
         """The measure of every analyzer, k1 and b of GRID on judged questions."""
-        scores = {}
+        scores, queries, qrels = {}, train.query_texts(), train.qrels()
+        own = self.own_documents(queries, qrels)
         for analyzer, k1, b in itertools.product(self.indexes, *GRID):
             settings = Bm25Settings(analyzer, k1, b)
-            scores[settings] = self.measure(train.query_texts(), train.qrels(), settings, [measure]).mean[measure]
+            scores[settings] = self.measure(queries, qrels, settings, [measure], own).mean[measure]
         return scores
 
 

@@ -52,7 +52,7 @@ class DeadLetters:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path.resolve()  # the lock and the rewritten file lie beside the file itself
         self.first_reason: str | None = None
         self._waiting: list[str] = []
         self._mended = False
@@ -104,7 +104,7 @@ class DeadLetters:
         self.sync()
         if self._outdated:
             with locked(self.path):
-                _keep_last(self.path.resolve())
+                _keep_last(self.path)
             self._outdated = False
 
     def sync(self) -> None:

@@ -173,7 +173,7 @@ def check_fields(
     for part in sorted({"title", "url"} & named.keys() - survey.parts) if survey.documents else ():
         name = named[part]
         log.warning(
-            "none of the first %s documents has a text in the field %r, so none has a %s in the index%s",
+            "none of the first %s documents has a text in the field %r, so these have no %s in the index%s",
             f"{survey.documents:,}",
             name,
             part,

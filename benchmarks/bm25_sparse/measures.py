@@ -86,7 +86,7 @@ def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
     ]
     pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
     pairs += [
-        (SUM, ALL_WORDS),
+        (RARE_FIRST, ALL_WORDS),
         (SUM, TUNED),
         (TUNED_SUM, TUNED),
         (HIGH_IDF_FIRST, SPARSE),

@@ -45,6 +45,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
@@ -249,10 +250,11 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
 
 
 def settings_hash(experiment: LargeSparseExperiment, layout: Layout) -> str:
-    """A hash of the documents, the arms and the load, for file names."""
+    """A hash of the documents, the arms, the defaults that they have, and the load, for file names."""
     load = experiment.load
     ways = [_names(arms) for arms in (fixed_arms(layout), *arms_of_ideas(layout).values())]
-    return fingerprint(layout.described, ways, load.clients, load.requests, load.minutes, experiment.options.heap)
+    options = [load.clients, load.requests, load.minutes, experiment.options.heap]
+    return fingerprint(layout.described, ways, str(RARE_WORDS), *options)
 
 
 def _names(arms: Iterable[SearchArm]) -> list[str]:
@@ -276,7 +278,7 @@ def quality_rows(
         asked_of = partial(
             run_retriever, queries=judged.queries, qrels=judged.qrels, measures=(NDCG,), own_documents=own
         )
-        ndcg = {each.name: asked_of(quality.retriever(client, workload, each)).measured for each in variants}
+        ndcg = {variant.name: asked_of(quality.retriever(client, workload, variant)).measured for variant in variants}
     rows += result_rows.rows(set_, ndcg, baseline=None)
     sizes: dict[str, float] = kept(layout.bytes_file, dict)
     for arm in arms:

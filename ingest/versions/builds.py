@@ -407,7 +407,7 @@ def _refuse_others(client: OpenSearch, alias: str, index: str) -> None:
     builds = [] if of == alias else versions(client, alias, closed=True)
     if of == alias or any(version.build.get("replaced") == index for version in builds):
         return
-    others = [version.index for version in builds if version.complete and not version.serving]
+    others = [version.index for version in versions(client, alias) if version.complete and not version.serving]
     raise InputError(
         f"{index!r} is {f'a build of {of!r}' if of else 'no build'}, and {alias!r} goes back only to builds of its own",
         f"name one of these: {', '.join(others)}" if others else "there is nothing to go back to",

@@ -64,9 +64,10 @@ def read_body(file: IO[str]) -> Any:
     """
     name = "standard input" if file.name in ("-", "<stdin>") else file.name
     try:
-        text = quoted_placeholders(file.read())
-        body = json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
-        is_template = isinstance(body, dict) and "query" in placeholders(body)
+        text = file.read()
+        quoted = quoted_placeholders(text)  # a placeholder without quotation marks is no JSON
+        body = json.loads(quoted, object_pairs_hook=_members, parse_constant=_no_constant)
+        is_template = isinstance(body, dict) and (quoted != text or "query" in placeholders(body))
         return BodyTemplate.of(body, where=name).filled(EXAMPLE) if is_template else body
     except _NotForOpenSearch as error:
         raise InputError(f"{name}: {error}", "OpenSearch rejects such a body") from None

@@ -150,9 +150,9 @@ class CascadeEngine(Sparse):
                 "ingest with --pq MODEL or with --dense MODEL",
             )
         super().load()
-        # The window of bm25-sparse, too, may need a request to the cluster.
+        # The setting of bm25-sparse, too, may need a request to the cluster.
         if self.how().first == "bm25-sparse":
-            Bm25Sparse(self.opened).load()
+            Bm25Sparse(self.opened).load_scale()
 
     def how(self) -> CascadeSetting:
         return CascadeSetting.of(self.opened)
@@ -162,7 +162,7 @@ class CascadeEngine(Sparse):
         window, unit = max(how.window, how.dense_window), sum(self.tokens(text).values()) or 1.0
         if how.first == "bm25-sparse":
             bm25_sparse = Bm25Sparse(self.opened)
-            first = bm25_sparse.within(text, page, window, Bm25SparseSetting.stored(self.opened))
+            first = bm25_sparse.within(text, page, window, Bm25SparseSetting.for_cascade(self.opened))
             unit /= bm25_sparse.load_scale()  # in the scale of BM25's scores
         else:
             first = HighIdfFirst(self.opened).within(text, page, window, HighIdfFirstSetting(how.rare))

@@ -193,10 +193,10 @@ class Bm25SparseSetting(Setting):
         return setting if "rare" in chosen else replace(setting, rare=cls.fitting(opened).rare)
 
     @classmethod
-    def stored(cls, opened: OpenedIndex) -> Bm25SparseSetting:
-        """The stored setting, else the default, with only `tokens` as the caller chose, and with all words first: for the
-        cascade, where the caller's weight and window are the cascade's own."""
-        key = cls, "all words first"
+    def for_cascade(cls, opened: OpenedIndex) -> Bm25SparseSetting:
+        """The stored setting, else the default, with only `tokens` as the caller chose, since the caller's weight and window
+        are the cascade's own. All words decide in BM25's phase."""
+        key = cls, "cascade"
         if key not in opened.resolved:
             opened.resolved[key] = replace(cls.of(opened, ("tokens",)), rare=None)
         resolved: Bm25SparseSetting = opened.resolved[key]
@@ -335,7 +335,7 @@ class CascadeSetting(Setting):
         """The default of an index with this engine first. Raises as that engine's settings do."""
         # The first engine's settings know how many hits an index of this size needs, and which tokens are rare.
         if first == "bm25-sparse":
-            return cls(window=max(cls.window, Bm25SparseSetting.stored(opened).window))
+            return cls(window=max(cls.window, Bm25SparseSetting.for_cascade(opened).window))
         high_idf_first = HighIdfFirstSetting.of(opened)
         return cls(high_idf_first.rare, max(cls.window, high_idf_first.window), weight=RARE_FIRST_WEIGHT, first=first)
 

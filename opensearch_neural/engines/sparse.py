@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -172,7 +173,7 @@ class Windowed(Sparse):
         if searched == body:
             return True
         (shown,) = answers(client, self.opened.index, text, (searched,))
-        return not queries.partial_answer(shown) and _ids(shown) == _ids(answer)
+        return not queries.partial_answer(shown) and _same_hits(shown, answer)
 
     def provable(self, text: str, page: Page, window: int) -> Body:
         """The body with this window whose page `queries.certified` can prove."""
@@ -355,8 +356,13 @@ def answers(client: OpenSearch, index: str, text: str, bodies: Iterable[Body]) -
     return received
 
 
-def _ids(answer: Mapping[str, Any]) -> list[str]:
-    return [hit["_id"] for hit in answer["hits"]["hits"]]
+def _same_hits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two answers have the same documents in the same order, with the same scores but for rounding."""
+    pairs = itertools.zip_longest(one["hits"]["hits"], other["hits"]["hits"], fillvalue={})
+    return all(
+        mine.get("_id") == its.get("_id") and math.isclose(mine["_score"], its["_score"], rel_tol=1e-5)
+        for mine, its in pairs
+    )
 
 
 ENGINES: tuple[type[Engine], ...] = (Bm25, Bm25Sparse, Sparse, HighIdfFirst)

@@ -231,14 +231,12 @@ def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) 
 
 
 def _text_of_passages(client: OpenSearch, index: str, document: str) -> str:
-    query = {"term": {"parent": document}}
-    body = {
-        "query": query,
-        "size": most_hits(client, index, MOST_HITS),
-        "sort": ["passage.number"],
-        "_source": ["text", "passage"],
-    }
-    hits = search(client, index, body)["hits"]["hits"]
+    query, most = {"term": {"parent": document}}, most_hits(client, index, MOST_HITS)
+    body = {"query": query, "size": most, "sort": ["passage.number"], "_source": ["text", "passage"]}
+    hits = page = search(client, index, body)["hits"]["hits"]
+    while len(page) == most:
+        page = search(client, index, {**body, "search_after": page[-1]["sort"]})["hits"]["hits"]
+        hits += page
     return joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
 
 

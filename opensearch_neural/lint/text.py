@@ -11,7 +11,7 @@ from opensearch_neural.lint.request import Body, LintedRequest
 def match(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
     fields, how = text_query(kind, inner)
     text = how.get("query")
-    if not isinstance(text, str) or how.get("zero_terms_query") == "all":
+    if not isinstance(text, str) or "zero_terms_query" in how:  # what such a text finds is chosen
         return
     left = {_is_left(text, how.get("analyzer") or request.analyzer_of(name)) for name in fields}
     if True not in left:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.tokenizer import refuse_more_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import refuse_more_tokens, tokens_of_texts
 
 if TYPE_CHECKING:
     import torch
@@ -106,9 +106,10 @@ def check_tokenizers(model: torch.nn.Module, folder: Path) -> None:
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             refuse_without_words(tokenizer, folder)
             network = getattr(module, "auto_model", None)
-            refuse_more_tokens(len(tokenizer), getattr(getattr(network, "config", None), "vocab_size", None), folder)
+            tokens = tokens_of_texts(tokenizer.backend_tokenizer) if tokenizer.is_fast else len(tokenizer)
+            refuse_more_tokens(tokens, getattr(getattr(network, "config", None), "vocab_size", None), folder)
         elif isinstance(tokenizer, Tokenizer):  # of a table of tokens' vectors
-            refuse_more_tokens(len(vocabulary_of(tokenizer)), getattr(module, "num_embeddings", None), folder)
+            refuse_more_tokens(tokens_of_texts(tokenizer), getattr(module, "num_embeddings", None), folder)
 
 
 def most_tokens(model: torch.nn.Module) -> int | None:

@@ -103,6 +103,14 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
     return vocabulary
 
 
+def tokens_of_texts(tokenizer: Tokenizer) -> int:
+    """How many ids the tokens of texts have: up to the highest of a token that is not special. A model may lack vectors for
+    special tokens that were added to its tokenizer, such as one for images."""
+    special = {id_ for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    return 1 + max((id_ for id_ in ids if id_ not in special), default=-1)
+
+
 def refuse_more_tokens(tokens: int, known: int | None, folder: Path) -> None:
     """Raises ModelError if a tokenizer has more `tokens` than the model in `folder` knows: it has no vectors for the others.
     known: None if the model does not say"""

@@ -34,13 +34,16 @@ REPLACED = 2.0**-40
 DOT_ALIAS = "\u2024"
 
 
-def match_clause(text: str, fields: Sequence[str]) -> Clause:
+def match_clause(text: str, fields: Sequence[str], *, for_any_text: bool = False) -> Clause:
+    """BM25 over the fields. for_any_text: write out that a text without terms finds nothing, so that it is known as meant
+    (`lint`). Raises ValueError without a field."""
     checked_text(text)
+    query = {"query": text, "zero_terms_query": "none"} if for_any_text else {"query": text}
     if not fields:
         raise ValueError("bm25 needs at least one field")
     if len(fields) == 1:
-        return {"match": {fields[0]: {"query": text}}}
-    return {"multi_match": {"query": text, "fields": list(fields), "type": "most_fields"}}
+        return {"match": {fields[0]: query}}
+    return {"multi_match": {**query, "fields": list(fields), "type": "most_fields"}}
 
 
 def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: float = 1.0) -> Clause:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+_WORD = re.compile(r"[^ \t-\r]+")
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,12 @@ def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, f
 def rare_words(text: str, heaviest: Callable[[str], float], rare: Rare = Rare()) -> tuple[str, str]:
     """(the rare words of a text, its other words), each joined by blanks in the text's order, repeats included.
 
-    Words are separated by white space. If no word is left out, the second text is empty.
+    Words are separated by ASCII white space: some analyzers do not split at a no-break space. A word that the model does not
+    know is rare. If no word is left out, the second text is empty.
 
-    heaviest: the query encoder's `heaviest`, from a word to its weight
+    heaviest: the query encoder's `heaviest`, from a word to its weight; 0 for a word that the model does not know
     """
-    words = text.split()
+    words = _WORD.findall(text)
     weights = {word: heaviest(word) for word in dict.fromkeys(words)}
-    chosen = rare_tokens(weights, rare)
+    chosen = {*rare_tokens(weights, rare), *(word for word, weight in weights.items() if weight == 0)}
     return " ".join(word for word in words if word in chosen), " ".join(word for word in words if word not in chosen)

@@ -117,7 +117,7 @@ def bm25_sparse(
     second = {"rescore_query": added, "rescore_query_weight": float(weight)}
     if base is not None or rare_first is None or not all(rare_first):
         return _rescored(page_body(query, **page), window, second)
-    rare, others = (match_clause(words, fields) for words in rare_first)
+    rare, others = (match_clause(words, fields, for_any_text=True) for words in rare_first)
     almost_nothing = {"bool": {"should": [others], "boost": REPLACED}}
     phase_one = page_body({"bool": {"should": [rare, almost_nothing]}}, **page)
     return _rescored(phase_one, window, {"rescore_query": others, "rescore_query_weight": 1.0}, second)

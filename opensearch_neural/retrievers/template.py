@@ -75,11 +75,11 @@ def effects_on_measures(name: str, template: BodyTemplate) -> dict[str, str]:
             f"the template {name} has search_after, which leaves out the first hits: they cannot be measured",
             "leave search_after out",
         )
-    unlimited: dict[str, tuple[Any, ...]] = {"timeout": (None, -1, "-1")}
+    without_effect: dict[str, tuple[Any, ...]] = {"timeout": (None, -1, "-1")}
     return {
         part: effect
         for part, effect in EFFECTS_ON_MEASURES.items()
-        if template.content.get(part) not in unlimited.get(part, (None, 0))
+        if template.content.get(part) not in without_effect.get(part, (None, 0, "0"))
     }
 
 

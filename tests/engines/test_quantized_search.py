@@ -538,8 +538,8 @@ def test_an_opened_index_resolves_each_setting_once() -> None:
     engines = opened_with({}, window=9, weight=2.0)
     for setting in (Bm25SparseSetting, HighIdfFirstSetting, CascadeSetting):
         assert setting.of(engines) is setting.of(engines)
-    of_the_cascade = Bm25SparseSetting.stored(engines)
-    assert of_the_cascade is Bm25SparseSetting.stored(engines) and of_the_cascade == Bm25SparseSetting(rare=None)
+    of_the_cascade = Bm25SparseSetting.for_cascade(engines)
+    assert of_the_cascade is Bm25SparseSetting.for_cascade(engines) and of_the_cascade == Bm25SparseSetting(rare=None)
     other = engines.with_settings(window=8)
     assert [CascadeSetting.of(each).window for each in (other, engines)] == [8, 9]
 

@@ -120,28 +120,45 @@ def test_documents_without_a_rare_word_fill_the_page(client: Any, engines: Engin
     assert list(alone) == ["d1"]  # it has "water" only
 
 
-def test_a_page_of_rare_words_first_is_certified_if_it_is_that_of_all_words(client: Any, engines: Engines) -> None:
-    def certified(how: Engines, text: str) -> bool:
-        engine = how.engine("bm25-sparse")
-        assert isinstance(engine, Bm25Sparse)
-        return engine.certified(client, text, {"size": 1, "filter": None})
+def certified(how: Engines, client: Any, text: str) -> bool:
+    engine = how.engine("bm25-sparse")
+    assert isinstance(engine, Bm25Sparse)
+    return engine.certified(client, text, {"size": 1, "filter": None})
 
+
+def test_a_page_of_rare_words_first_is_certified_if_it_is_that_of_all_words(client: Any, engines: Engines) -> None:
     text = "moon rainbow water"
     wide = engines.with_settings(window=DOCUMENTS)
-    assert rare_words_first(wide, text) and certified(wide, text) and certified(all_words(wide), text)
-    # The window holds one document, d0, by the rare words; all words find the same one.
-    assert not certified(engines.with_settings(window=1), "light and the moon in water")
-    assert certified(engines.with_settings(exact=True), TEXT)
+    assert rare_words_first(wide, text) and certified(wide, client, text) and certified(all_words(wide), client, text)
+    assert certified(engines.with_settings(exact=True), client, TEXT)
 
 
-def test_a_page_that_rare_words_change_is_not_certified(client: Any, engines: Engines, monkeypatch: Any) -> None:
-    engine = engines.with_settings(window=DOCUMENTS).engine("bm25-sparse")
-    assert isinstance(engine, Bm25Sparse)
-    page = {"size": 1, "filter": None}
-    assert engine.certified(client, TEXT, page)
-    monkeypatch.setattr(Bm25Sparse, "rare_first", lambda *given: ("stone", "moon") if given[-1].rare else None)
-    shown = client.search(index=engines.index, body=engine.within(TEXT, page, 1))["hits"]["hits"]
-    assert shown and not engine.certified(client, TEXT, page, window=1)
+def test_a_page_that_rare_words_change_is_not_certified(
+    client: Any, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide, page = engines.with_settings(window=DOCUMENTS), {"size": 1}
+    best, text = hits(client, all_words(wide), **page), TEXT
+    assert certified(wide, client, text)
+    # As if the rare words were others: the first hit of "stone" gets no score of "moon" by which all words find another.
+    monkeypatch.setattr(Bm25Sparse, "rare_first", lambda *given: ("stone", "glass") if given[-1].rare else None)
+    assert hits(client, wide, **page) != pytest.approx(best)
+    assert not certified(wide, client, text)
+
+
+def test_a_query_whose_common_words_are_all_stop_words_is_not_warned_of(engines: Engines) -> None:
+    body = engines.body("bm25-sparse", "the moon", **PAGE)
+    assert isinstance(body["rescore"], list) and lint(body, meta=engines.meta) == []
+
+
+def test_an_unknown_word_is_rare_and_words_are_split_as_analyzers_do(engines: Engines) -> None:
+    def rare_of(text: str) -> tuple[str, str]:
+        return queries.rare_words(text, engines.models.query_encoder.heaviest, SETTINGS["rare"])
+
+    unknown = "x" * 300  # word pieces know no word of so many letters
+    assert engines.models.query_encoder.heaviest(unknown) == 0
+    assert rare_of(f"water {unknown} moon") == (f"{unknown} moon", "water")
+    for blank in "\u00a0\u2007\u202f":
+        assert rare_of(f"moon{blank}water") == (f"moon{blank}water", "")
 
 
 def test_osn_search_explains_the_words_of_both_phases(engines: Engines, cluster_url: str) -> None:
@@ -198,7 +215,7 @@ def test_a_query_whose_words_are_all_rare_has_one_search_of_bm25(engines: Engine
     assert not rare_words_first(engines, text)
 
 
-MIXED = "The U.S. ships' well-known «L'été» of Ströme, müßte 3,5 km/h & state-of-the-art ΑΘΗΝΑ коровы e-mail a@b.org"
+MIXED = "The U.S. ships' 10\u202f000 10\u00a0km well-known «L'été» of Ströme, müßte 3,5 km/h & state-of-the-art ΑΘΗΝΑ коровы e-mail a@b.org"
 
 
 @pytest.mark.parametrize("analyzer", sorted(WORD_BY_WORD))
@@ -207,13 +224,13 @@ def test_each_analyzer_that_is_said_to_go_word_by_word_does(client: Any, analyze
         made = client.indices.analyze(body={"analyzer": analyzer, "text": text})
         return [token["token"] for token in made["tokens"]]
 
-    assert terms(MIXED) == [term for word in MIXED.split() for term in terms(word)]
+    assert terms(MIXED) == [term for word in MIXED.split(" ") for term in terms(word)]
 
 
 def test_the_cascade_and_the_stored_setting_know_nothing_of_rare_words_first(engines: Engines) -> None:
     chosen = Bm25SparseSetting.of(engines)
     assert chosen.rare == SETTINGS["rare"] and str(chosen).endswith("words ratio:0.45 first")
     assert str(Bm25SparseSetting()) == "weight 0.8, window 30"
-    assert "rare" not in chosen.record and Bm25SparseSetting.stored(engines).rare is None
-    body = Bm25Sparse(engines).within(TEXT, PAGE, 2, Bm25SparseSetting.stored(engines))
+    assert "rare" not in chosen.record and Bm25SparseSetting.for_cascade(engines).rare is None
+    body = Bm25Sparse(engines).within(TEXT, PAGE, 2, Bm25SparseSetting.for_cascade(engines))
     assert isinstance(body["rescore"], dict)

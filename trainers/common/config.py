@@ -398,7 +398,7 @@ def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any) -> 
             )
     value = {name: child for name, child in value.items() if name not in gone}
     hints = get_type_hints(kind)
-    fields = {of_name.name: of_name for of_name in dataclasses.fields(kind) if of_name.init}
+    fields = {declared.name: declared for declared in dataclasses.fields(kind) if declared.init}
     for name, child in value.items():
         if name not in fields:
             raise InputError(

@@ -120,7 +120,7 @@ def refuse_early(config: QueryAsContextConfig) -> None:
             raise InputError(f"{path} does not exist")
     if config.uses_queries:
         generations = [generation_for(config, corpus) for corpus in config.corpora if corpus.queries is None]
-        for generation in {each.generator: each for each in generations}.values():
+        for generation in {generation.generator: generation for generation in generations}.values():
             if not backbones.is_sequence_to_sequence(generation.generator):
                 raise ModelError(
                     f"{generation.generator} is not a sequence-to-sequence model",

@@ -50,9 +50,11 @@ def load_start(
 
 
 def check_start(config: SparseConfig, *, trust_remote_code: bool = False) -> None:
-    """Load the start once before the data are read, and forget it. Raises what `build` would raise after minutes."""
+    """Load the start once before the data are read, and forget it. Raises what `build` would raise after minutes, but for
+    what only the data tell: a table of another corpus, a new head without weights to begin with."""
     model, _, _ = load_start(config.start, config.student, trust_remote_code=trust_remote_code)
-    backbones.check_length(model, "document_length", config.document_length)
+    for stage in config.stages:
+        backbones.check_length(model, "document_length", stage.document_length or config.document_length)
     frozen_modules(model, config.student.frozen_layers)
     sparse_models.take_out_last_layer(model.eval(), locate(config.start))
 

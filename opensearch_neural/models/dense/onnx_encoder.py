@@ -29,7 +29,7 @@ from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.tokenizer import encodable, load_tokenizer, refuse_more_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import encodable, load_tokenizer, refuse_more_tokens, tokens_of_texts
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -157,7 +157,7 @@ def _load_tower(
         raise ModelError(f"{file}: ONNX Runtime cannot load it ({error})") from None
     tokenizer = load_tokenizer(transformer if (transformer / "tokenizer.json").exists() else folder)
     config = read_json_object(transformer / "config.json")
-    refuse_more_tokens(len(vocabulary_of(tokenizer)), config.get("vocab_size"), transformer)
+    refuse_more_tokens(tokens_of_texts(tokenizer), config.get("vocab_size"), transformer)
     limit = directory.max_length(transformer, config.get("max_position_embeddings"))
     tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
     pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
