@@ -215,7 +215,10 @@ def test_a_query_whose_words_are_all_rare_has_one_search_of_bm25(engines: Engine
     assert not rare_words_first(engines, text)
 
 
-MIXED = "The U.S. ships' 10\u202f000 10\u00a0km well-known «L'été» of Ströme, müßte 3,5 km/h & state-of-the-art ΑΘΗΝΑ коровы e-mail a@b.org"
+MIXED = (
+    "The U.S. ships' 10\u202f000 10\u00a0km well-known «L'été» of Ströme, müßte 3,5 km/h & state-of-the-art ΑΘΗΝΑ коровы "
+    "e-mail a@b.org"
+)
 
 
 @pytest.mark.parametrize("analyzer", sorted(WORD_BY_WORD))
