@@ -56,6 +56,10 @@ def test_a_template_is_checked_with_its_placeholders_filled() -> None:
         ('{"query": {"match_all": {}}, "query": {}}', "standard input: the member 'query' occurs twice in an object"),
         ('{"query": {"term": {"a": NaN}}}', "standard input: NaN is not JSON"),
         ('{"size": ' + "1" * 5000 + "}", "standard input: not valid JSON (Exceeds the limit"),
+        (
+            '{"query": {"match": {"title": "x"}}, "size": {{rows}}}',
+            "standard input: {{rows}} is not a known placeholder",
+        ),
     ],
 )
 def test_what_is_no_json_is_named_by_line(text: str, message: str) -> None:
