@@ -52,7 +52,7 @@ class DeadLetters:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.resolve()  # the lock and the rewritten file lie beside the file itself
+        self.path = path
         self.first_reason: str | None = None
         self._waiting: list[str] = []
         self._mended = False
@@ -103,15 +103,15 @@ class DeadLetters:
         """Write the letters so far, and remove those whose document has a later letter, with another reason."""
         self.sync()
         if self._outdated:
-            with locked(self.path):
-                _keep_last(self.path)
+            with locked(self.path.resolve()):
+                _keep_last(self.path.resolve())
             self._outdated = False
 
     def sync(self) -> None:
         """Write the letters so far, so that they survive a crash of the machine."""
         if not self._waiting:
             return
-        with locked(self.path):
+        with locked(self.path.resolve()):
             private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             with os.fdopen(private, "a+b") as file:
                 if not self._mended:

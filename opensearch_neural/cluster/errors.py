@@ -132,7 +132,7 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
         )
     if window := re.search(r"index\.max_(result|rescore|inner_result)_window", reason):
         return ClusterError(
-            f"{where} refused {request}: {reason}",
+            f"{where} refused {request} ({status}): {reason}",
             f"ask for fewer hits (--size, --limit, a measure with a smaller cut-off, --window), or raise {window[0]} in the "
             "index's settings",
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -358,10 +357,10 @@ def answers(client: OpenSearch, index: str, text: str, bodies: Iterable[Body]) -
 
 def _same_hits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two answers have the same documents in the same order, with the same scores but for rounding."""
-    pairs = itertools.zip_longest(one["hits"]["hits"], other["hits"]["hits"], fillvalue={})
-    return all(
-        mine.get("_id") == its.get("_id") and math.isclose(mine["_score"], its["_score"], rel_tol=1e-5)
-        for mine, its in pairs
+    hits, others = one["hits"]["hits"], other["hits"]["hits"]
+    return len(hits) == len(others) and all(
+        hit["_id"] == same["_id"] and math.isclose(hit["_score"], same["_score"], rel_tol=1e-5)
+        for hit, same in zip(hits, others, strict=True)
     )
 
 

@@ -100,9 +100,12 @@ def known_items(
     drawn: the ids of the sample. If empty, the index draws it, by `seed` and the order in which documents were written, and
         as many as one request may return.
     """
-    by_order = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
+    random_score = {"seed": seed, "field": "_seq_no"}
+    by_order: dict[str, Any] = {"function_score": {"query": {"match_all": {}}, "random_score": random_score}}
     size = most_hits(client, index, len(drawn) or sample)
-    parts = [{"ids": {"values": list(drawn[start : start + size])}} for start in range(0, len(drawn), size)]
+    parts: list[dict[str, Any]] = [
+        {"ids": {"values": list(drawn[start : start + size])}} for start in range(0, len(drawn), size)
+    ]
     for query in parts or [by_order]:
         body = {"query": query, "size": size, "_source": ["text", "parent"]}
         for hit in client.search(index=index, body=body)["hits"]["hits"]:

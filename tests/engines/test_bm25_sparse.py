@@ -606,9 +606,7 @@ def test_the_heaviest_tokens_of_a_query_are_added_if_asked_for_and_all_by_the_ex
     def added(tuned: dict[str, Any] | None = None, **settings: Any) -> dict[str, float]:
         opened = replace(engines, meta=engines.meta.with_extra(**{Bm25SparseSetting.key: tuned}), settings=settings)
         body = opened.body("bm25-sparse", text)
-        query = (
-            body["rescore"][-1]["query"]["rescore_query"] if "rescore" in body else body["query"]["bool"]["should"][1]
-        )
+        query = body["rescore"]["query"]["rescore_query"] if "rescore" in body else body["query"]["bool"]["should"][1]
         return queries.sparse_tokens(query)[1]
 
     assert added() == every

@@ -145,9 +145,11 @@ def test_a_page_that_rare_words_change_is_not_certified(
     assert not certified(wide, client, text)
 
 
-def test_a_query_whose_common_words_are_all_stop_words_is_not_warned_of(engines: Engines) -> None:
-    body = engines.body("bm25-sparse", "the moon", **PAGE)
-    assert isinstance(body["rescore"], list) and lint(body, meta=engines.meta) == []
+def test_a_query_whose_common_words_are_all_stop_words_is_not_warned_of(client: Any, engines: Engines) -> None:
+    how: dict[str, Any] = {"forward": True, "pruned": engines.has_pruned_postings()}
+    body = queries.bm25_sparse("the moon", {"moon": 2.0}, rare_first=("moon", "the"), **how)
+    assert lint(body, meta=engines.meta) == []
+    assert client.search(index=engines.index, body=body)["hits"]["hits"]
 
 
 def test_an_unknown_word_is_rare_and_words_are_split_as_analyzers_do(engines: Engines) -> None:

@@ -22,8 +22,7 @@ TEXT = "rain over the sea"
 
 
 def second_phase(client: Any, index: str, **settings: Any) -> dict[str, Any]:
-    *_, stage = open_engines(client, index, **settings).body("bm25-sparse", TEXT)["rescore"]
-    return stage["query"]["rescore_query"]
+    return open_engines(client, index, **settings).body("bm25-sparse", TEXT)["rescore"]["query"]["rescore_query"]
 
 
 def by_script(request: Request) -> bool:

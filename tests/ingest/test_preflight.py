@@ -42,7 +42,7 @@ def test_html_is_named_if_a_model_reads_it_as_words(caplog: pytest.LogCaptureFix
 def test_a_named_title_that_no_document_has_is_told(caplog: pytest.LogCaptureFixture) -> None:
     named = {"text": "story", "title": "headline.de", "url": "link"}
     check_fields([Document("a", "t")], mapped=(), limit=1000, flat_objects=True, named=named)
-    assert sorted(line.partition(", so none")[0] for line in caplog.messages) == [
+    assert sorted(line.partition(", so these")[0] for line in caplog.messages) == [
         f"none of the first 1 documents has a text in the field {name!r}" for name in ("headline.de", "link")
     ]
     assert "a field inside an object cannot be named" in caplog.text

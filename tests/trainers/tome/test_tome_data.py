@@ -43,6 +43,7 @@ def test_what_the_configuration_says_of_sampling_counts_also_where_it_is_the_def
         drawn.append(generation.sampling())
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(tome, "load_generator", lambda generation: None)
     monkeypatch.setattr(tome_data, "generate_queries", write)
     untold = GenerationSettings(str(generator), candidates=3)
     for generation in (untold, replace(untold, copying=0.0, prefix="")):
@@ -89,6 +90,7 @@ def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
         trained.append([text for _, text in others[2].queries.texts.items()])
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(tome, "load_generator", lambda generation: None)
     monkeypatch.setattr(tome_data, "generate_queries", write)
     monkeypatch.setattr(tome, "_train_stage", stage)
     test = SetSettings(zoo, split="test")
