@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -49,7 +49,7 @@ from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
-from opensearch_neural.retrievers.opensearch import search
+from opensearch_neural.retrievers.opensearch import passages_of, search
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -439,22 +439,11 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
     """The document of all its passages. Raises ClusterError if a shard, and with it a passage, may be missing."""
     segments.refresh(client, index)
-    sources = list(_passages(client, index, id))
+    sources = list(passages_of(client, index, id, PASSAGES))
     if not sources:
         return None
     text = joined((source["passage"]["start"], source["text"]) for source in sources)
     return _document(id, {**sources[0], "text": text}), {}
-
-
-def _passages(client: OpenSearch, index: str, id: str) -> Iterator[dict[str, Any]]:
-    """The sources of all passages of a document, in order."""
-    body: dict[str, Any] = {"query": {"term": {"parent": id}}, "size": PASSAGES, "sort": [{"passage.number": "asc"}]}
-    while True:
-        hits = search(client, index, body)["hits"]["hits"]
-        yield from (hit["_source"] for hit in hits)
-        if len(hits) < PASSAGES:
-            return
-        body["search_after"] = hits[-1]["sort"]
 
 
 def _with_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from opensearch_neural.index.record import existing_record
 from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import MOST_HITS, Body
 from opensearch_neural.retrievers import Retriever, Run
-from opensearch_neural.retrievers.opensearch import Latencies, search, time_queries
+from opensearch_neural.retrievers.opensearch import Latencies, passages_of, search, time_queries
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -231,13 +231,8 @@ def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) 
 
 
 def _text_of_passages(client: OpenSearch, index: str, document: str) -> str:
-    query, most = {"term": {"parent": document}}, most_hits(client, index, MOST_HITS)
-    body = {"query": query, "size": most, "sort": ["passage.number"], "_source": ["text", "passage"]}
-    hits = page = search(client, index, body)["hits"]["hits"]
-    while len(page) == most:
-        page = search(client, index, {**body, "search_after": page[-1]["sort"]})["hits"]["hits"]
-        hits += page
-    return joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
+    passages = passages_of(client, index, document, most_hits(client, index, MOST_HITS), ["text", "passage"])
+    return joined((source["passage"]["start"], source["text"]) for source in passages)
 
 
 def engine_rows(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, repeat
@@ -146,6 +146,22 @@ def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:
             "see the node's log and `osn doctor`",
         )
     return answer
+
+
+def passages_of(
+    client: OpenSearch, index: str, document: str, size: int, source: Sequence[str] | bool = True
+) -> Iterator[dict[str, Any]]:
+    """The sources of all passages of a document, in order.
+
+    size: how many are read at once. source: the fields to read. Raises ClusterError as `search` does.
+    """
+    body = {"query": {"term": {"parent": document}}, "size": size, "sort": ["passage.number"], "_source": source}
+    while True:
+        hits = search(client, index, body)["hits"]["hits"]
+        yield from (hit["_source"] for hit in hits)
+        if len(hits) < size:
+            return
+        body["search_after"] = hits[-1]["sort"]
 
 
 def time_queries(client: OpenSearch, index: str, bodies: Iterable[Body], *, warmup: int = 50) -> Latencies:
