@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ingest.corpus_from_index import copy_index, is_index
+from ingest.corpus_from_index import PREFIX, CopiedIndex, copy_index, is_index
 from ingest.dead_letters import is_dead_letter_file, mended
 from ingest.record_digests import FirstRecords
 from opensearch_neural.commands.option_groups import Command, options_of
@@ -129,10 +129,12 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
         click.argument("corpus", required=False),
         click.option("--corpus", "named", hidden=True),
         click.option("--format", help="The corpus's format, if its name does not show it."),
-        click.option("--id-field", help="Field with the ids.  [default: the first of the usual names]"),
-        click.option("--title-field", help="Field with the titles.  [default: the first of the usual names]"),
-        click.option("--text-field", help="Field with the texts.  [default: the first of the usual names]"),
-        click.option("--url-field", help="Field with the URLs.  [default: the first of the usual names]"),
+        click.option(
+            "--id-field", help="Field with the ids; `a.b` is in an object.  [default: the first of the usual names]"
+        ),
+        click.option("--title-field", help="Field with the titles, likewise.  [default: the first of the usual names]"),
+        click.option("--text-field", help="Field with the texts, likewise.  [default: the first of the usual names]"),
+        click.option("--url-field", help="Field with the URLs, likewise.  [default: the first of the usual names]"),
         click.option(
             "--limit",
             type=click.IntRange(min=1),
@@ -210,12 +212,16 @@ def everything(
 
 
 def _named(records: Records, place: str, name: str) -> Records:
-    """The records, with `name` instead of `place`, the file where they are now, in errors and as their file."""
+    """The records, with `name` instead of `place`, the file where they are now, in errors and as their file. The file of
+    one of several indexes is its own index."""
+
+    def file_of(record: Document | Rejected) -> str:
+        return place.file_of(record.line, name) if isinstance(place, CopiedIndex) else name
 
     def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
         try:
-            for document in records(lambda rejected: on_reject(replace(rejected, file=name))):
-                document.file = name
+            for document in records(lambda rejected: on_reject(replace(rejected, file=file_of(rejected)))):
+                document.file = file_of(document)
                 yield document
         except InputError as error:
             raise InputError(error.message.replace(place, name), error.remedy) from None
@@ -237,6 +243,7 @@ def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
     copied = False
     try:
         with tempfile.NamedTemporaryFile(suffix="".join(Path(corpus).suffixes) if is_pipe else ".jsonl") as file:
+            place = file.name
             if corpus == "-":
                 shutil.copyfileobj(sys.stdin.buffer, file)
             elif is_pipe:
@@ -246,10 +253,11 @@ def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
             elif client is None:
                 raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or use `osn ingest`")
             else:
-                copy_index(client, corpus, file)
+                place = CopiedIndex(file.name)
+                copy_index(client, corpus, file, place.note)
             file.flush()
             copied = True
-            yield file.name
+            yield place
     except OSError as error:
         if copied or error.errno != errno.ENOSPC:
             raise
@@ -277,7 +285,7 @@ def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta | 
                 yield document
                 continue
             if seen.first(document.id, number) != number:
-                on_reject(_rejected(document, f"the id {document.id!r} occurs twice"))
+                on_reject(_rejected(document, occurs_twice(document)))
                 continue
             try:
                 yield from split(document, tokenizer, passages.tokens, passages.stride)
@@ -285,6 +293,14 @@ def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta | 
                 on_reject(_rejected(document, error.message))
 
     return read
+
+
+def occurs_twice(document: Document, first: int | None = None) -> str:
+    """The reason to reject a document whose id an earlier one has. first: the number of that record, from 0"""
+    where = "" if first is None else f": first in record {first + 1} of the corpus"
+    if document.file is not None and is_index(document.file):
+        where = f": another index has it too, and this is the document of {document.file.removeprefix(PREFIX)!r}"
+    return f"the id {document.id!r} occurs twice{where}"
 
 
 def _rejected(document: Document, reason: str) -> Rejected:

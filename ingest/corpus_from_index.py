@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.corpus.documents import RESERVED_FIELDS, FieldNames
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import PLAIN_MAPPINGS, VECTOR_FIELDS
+from opensearch_neural.index.mapping import PLAIN_MAPPINGS, VECTOR_FIELDS, mapping_of
 from opensearch_neural.index.record import record_in
 from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import partial_answer
@@ -69,6 +70,10 @@ NAMED = 12
 log = logging.getLogger(__name__)
 
 Lines = list[bytes]
+"""Records in JSON, each with BEFORE_INDEX, its index and a line end behind it."""
+
+BEFORE_INDEX = b"\t"
+"""Not in JSON as it is written here."""
 
 
 def is_index(corpus: str) -> bool:
@@ -76,12 +81,34 @@ def is_index(corpus: str) -> bool:
     return corpus.startswith(PREFIX)
 
 
-def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
+class CopiedIndex(str):
+    """The place of a copy of indexes, with the index of each of its lines."""
+
+    def __init__(self, place: str) -> None:
+        self._indexes: dict[str, int] = {}
+        self._lines = array("H")
+
+    def note(self, index: str) -> None:
+        """Take the index of the next line."""
+        self._lines.append(self._indexes.setdefault(index, len(self._indexes)))
+
+    def file_of(self, line: int | None, corpus: str) -> str:
+        """The index of a line as a corpus, if there are several; else `corpus`."""
+        if line is None or len(self._indexes) < 2:
+            return corpus
+        return PREFIX + [*self._indexes][self._lines[line - 1]]
+
+
+def copy_index(
+    client: OpenSearch, corpus: str, file: IO[bytes], note: Callable[[str], None] = lambda index: None
+) -> int:
     """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and `_source`; returns their number.
 
     INDEX may be an alias or a pattern of several indexes. Of an index that `osn` wrote, stored vectors are left out. Raises
     InputError if documents have no `_source` or are split into passages, or if the index cannot be read whole; ClusterError
     if the cluster refuses a request.
+
+    note: called with the index of each line
     """
     index = corpus.removeprefix(PREFIX)
     if not index:
@@ -108,7 +135,9 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
         end_part()
         written = 0
         for line in merge(*sorted_parts):
-            file.write(line)
+            record, _, name = line.rpartition(BEFORE_INDEX)
+            file.write(record + b"\n")
+            note(name[:-1].decode())
             written += 1
     return written
 
@@ -140,8 +169,8 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
         properties = each["mappings"].get("properties", {})
         of_index = settings.get(name, {}).get("settings")
         malformed = (of_index or {}).get(f"index.mapping.{IGNORE}") == "true"
-        part_of = {names.find(properties, part): part for part in PARTS}
-        for field, mapping in properties.items():
+        part_of = _parts_in(properties, names)
+        for field, mapping in {**properties, **{name: mapping_of(properties, name) or {} for name in part_of}}.items():
             if field in part_of:
                 here: dict[str, Any] | None = {}
             elif field in RESERVED_FIELDS:
@@ -261,27 +290,36 @@ def other_for_queries(
     mapped: {field: its mapping in the new index} of the caller's own
     kept: those of `plain_fields`, whose subfields the new index has
     """
-    kept = kept or {}
-    mapped = {name.partition(".")[0]: mapping for name, mapping in (mapped or {}).items()}
-    part_of = {names.find(properties, part): part for part in PARTS}
+    kept, given = kept or {}, mapped or {}
+    mapped = {name.partition(".")[0]: mapping for name, mapping in given.items()}
+    part_of = _parts_in(properties, names)
     other: dict[str, str] = {}
+    for name, part in part_of.items():
+        # The new index calls this field by another name: an own field of the old name would be empty, but not an alias.
+        if name != part and (mapping_of(given, name) or {}).get("type") != "alias":
+            other[name] = f"called {part} there"
+        for sub in (mapping_of(properties, name) or {}).get("fields", {}):
+            if sub not in kept.get(part, {}).get("fields", {}):
+                other[f"{name}.{sub}"] = "not there"
+            elif name != part:
+                other[f"{name}.{sub}"] = f"called {part}.{sub} there"
     for name, mapping in properties.items():
-        part = part_of.get(name)
-        if part is not None:
-            # The new index calls this field by another name: an own field of the old name would be empty, but not an alias.
-            if name != part and mapped.get(name, {}).get("type") != "alias":
-                other[name] = f"called {part} there"
-            for sub in mapping.get("fields", {}):
-                if sub not in kept.get(part, {}).get("fields", {}):
-                    other[f"{name}.{sub}"] = "not there"
-                elif name != part:
-                    other[f"{name}.{sub}"] = f"called {part}.{sub} there"
-        elif name not in mapped:
+        if name not in mapped:
+            told = _other_below(name, mapping)
             there = {f"{name}.{sub}" for sub in kept.get(name, {}).get("fields", {})}
-            other |= {field: told for field, told in _other_below(name, mapping).items() if field not in there}
+            there |= {field for field in told for path in part_of if f"{field}.".startswith(f"{path}.")}
+            other |= {field: change for field, change in told.items() if field not in there}
     filled = {name for name, each in mapped.items() if each.get("type") == "alias"} | _copied_to(mapped)
     copies = _copied_to(properties) - filled - {*part_of}
     return other | dict.fromkeys(sorted(copies), "not there")
+
+
+def _parts_in(properties: Mapping[str, Any], names: FieldNames) -> dict[str, str]:
+    """{name of a field, such as `a.b`: the part of a document that it holds}"""
+    named = {
+        part: (name for name in getattr(names, part) if mapping_of(properties, name) is not None) for part in PARTS
+    }
+    return {name: part for part, found in named.items() if (name := next(found, None)) is not None}
 
 
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
@@ -328,10 +366,11 @@ def _line(hit: dict[str, Any], index: str) -> bytes:
             "ingest from the original source of the documents",
         )
     record = {"_id": hit["_id"], **hit["_source"]}
+    end = BEFORE_INDEX + index.encode() + b"\n"
     try:
-        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        return json.dumps(record, ensure_ascii=False).encode() + end
     except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 does not have: the reader rejects the record
-        return json.dumps(record).encode() + b"\n"
+        return json.dumps(record).encode() + end
 
 
 def _pages(client: OpenSearch, index: str) -> Iterator[Lines]:

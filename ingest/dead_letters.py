@@ -246,6 +246,7 @@ def _by_usual_names(raw: str, names: FieldNames) -> str:
         record = json.loads(raw) if parts else None
         if not isinstance(record, dict):
             return raw
+        record = names.lifted(record)
         named = {getattr(USUAL, part)[0]: name for part in parts if (name := names.find(record, part)) is not None}
         kept = {name: value for name, value in record.items() if name not in named.values()}
         return json.dumps({**kept, **{part: record[name] for part, name in named.items()}})

@@ -38,6 +38,7 @@ from opensearch_neural.corpus.documents import (
     FieldNames,
     document_of,
     lists_of,
+    taken,
     text_of,
 )
 from opensearch_neural.corpus.passages import Passage, joined, split
@@ -214,9 +215,9 @@ class Documents:
 
     def _id_of(self, record: object) -> str:
         """The id that a record has under one of the names of this index, whatever else is wrong with it."""
-        if not isinstance(record, Mapping) or (name := self.names.find(record, "id")) is None:
-            return ""
-        return str(record[name])
+        record = self.names.lifted(record) if isinstance(record, Mapping) else {}
+        name = self.names.find(record, "id")
+        return "" if name is None else str(record[name])
 
     def _document_of(self, record: Mapping[str, Any], number: int) -> Document:
         return document_of(record, where=f"document {number}", names=self.names)
@@ -291,10 +292,10 @@ class Documents:
     @translate_errors()
     def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
         """Change some fields of a document, and encode it again; a field given as None is removed. `a.b` is a field of the
-        object `a`.
+        object `a`; `a` alone replaces the whole object.
 
         Title, text and url may have any name that `add` accepts (of a text: text, body, content, …), unless the document has
-        another field with that name.
+        another field with that name. If such a name is `a.b`, they stay when `a` is changed or removed without it.
 
         The index keeps no vectors in its `_source`, so OpenSearch's own partial update would lose them. If two updates
         happen at the same time, both take effect (except in an index of passages, where the later one wins).
@@ -328,10 +329,16 @@ class Documents:
 
     def _in_index(self, changes: Mapping[str, Any], document: Document) -> dict[str, Any]:
         """The changes, with title, text and url under the names that they have in the index."""
-        renamed = dict(changes)
-        for part in ("text", "title", "url"):  # if one field is title and text, it is the text, as `add` reads it
-            name = self.names.find(changes, part)
-            if name in renamed and name not in document.fields:
+        parts = ("text", "title", "url")  # if one field is title and text, it is the text, as `add` reads it
+        own = {part: {name for name in getattr(self.names, part) if taken(document.fields, name)} for part in parts}
+        names = {part: tuple(name for name in getattr(self.names, part) if name not in own[part]) for part in parts}
+        lifted = FieldNames(id=(), **names).lifted(changes)
+        # An object that held nothing but such parts replaces the document's object, too.
+        renamed = dict.fromkeys(changes.keys() - lifted.keys()) | dict(lifted)
+        for part in parts:
+            name = self.names.find(lifted, part)
+            # Beside an object of the part's name, which is refused, it keeps its own name.
+            if name in renamed and name not in own[part] and (name == part or renamed.get(part) is None):
                 renamed[part] = renamed.pop(name)
         return renamed
 

@@ -18,7 +18,7 @@ from ingest.writing.bulk_actions import nested_by_dots
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.first_records import FIRST_RECORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import EXACT
+from opensearch_neural.index.mapping import EXACT, mapping_of
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,8 @@ def warn_of_parts(named: Mapping[str, str], mapped: Mapping[str, Any]) -> None:
     """
     for part, name in named.items():
         there = "_id" if part == "id" else part
-        if name in mapped and name != there and mapped[name].get("type") != "alias":
+        mapping = mapping_of(mapped, name)
+        if mapping is not None and name != there and mapping.get("type") != "alias":
             remedy = (
                 "give it under a second name, too"
                 if part == "id"
@@ -173,11 +174,10 @@ def check_fields(
     for part in sorted({"title", "url"} & named.keys() - survey.parts) if survey.documents else ():
         name = named[part]
         log.warning(
-            "none of the first %s documents has a text in the field %r, so these have no %s in the index%s",
+            "none of the first %s documents has a text in the field %r, so these have no %s in the index",
             f"{survey.documents:,}",
             name,
             part,
-            "; a field inside an object cannot be named" if "." in name else "",
         )
     if read_by_model and survey.html and len(survey.html) >= HTML_SHARE * survey.documents:
         log.warning(

@@ -48,7 +48,10 @@ def run_and_report(run: Callable[[], R], show: Callable[[R], None], *, as_json: 
         first = f"; the first of {report.letters}: {report.first_reason}" if report.first_reason else ""
         remedy = f"see {report.dead_letters}"
         if (report.first_reason or "no id").startswith(("no id", "no text")):
-            remedy += "; if the fields have other names, give --id-field, --text-field and --title-field"
+            remedy += (
+                "; if the fields have other names (`content.body` in an object), give --id-field, --text-field and "
+                "--title-field"
+            )
         raise InputError(f"no document was accepted{first}", remedy)
     if report.letters:
         raise click.exceptions.Exit(EXIT_WITH_LETTERS)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.corpus import Records, everything
+from ingest.corpus import Records, everything, occurs_twice
 from ingest.dead_letters import DeadLetters
 from ingest.error_limit import ErrorLimit, TooManyErrors
 from ingest.record_digests import changed_corpus, digest
@@ -372,7 +372,7 @@ class _Run:
             if isinstance(item, Rejected):
                 set_aside.append((item, item.reason))
             elif (first := self.verification.ids.first(item.id, number)) != number:
-                set_aside.append((item, f"the id {item.id!r} occurs twice: first in record {first + 1} of the corpus"))
+                set_aside.append((item, occurs_twice(item, first)))
             else:
                 documents.append(item)
         return _Taken(start, len(items), digest(items), documents, set_aside)

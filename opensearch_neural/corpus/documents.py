@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -112,7 +112,10 @@ class Defect(Exception):
 
 @dataclass(slots=True, frozen=True)
 class FieldNames:
-    """Field names for each part of a document; the first name that a record has is used."""
+    """Field names for each part of a document; the first name that a record has is used.
+
+    `a.b` is a field of this name, else the field `b` of the object `a`.
+    """
 
     id: tuple[str, ...] = ("_id", "id", "pid", "docid", "doc_id", "docno")
     """Names of the identifier; every record must have one."""
@@ -139,13 +142,64 @@ class FieldNames:
             in a record that lacks the name which the part has in the index.
         """
         usual = cls()
-        both: dict[str, Any] = {part: (getattr(usual, part)[0], name) for part, name in names.items()}
+        both: dict[str, Any] = {}
+        for part, name in names.items():
+            own: str = getattr(usual, part)[0]
+            # In a record with text.body, `text` is the object around the text.
+            both[part] = (name, own) if name.startswith(f"{own}.") else (own, name)
         return cls(**both)
 
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
-        """The name that a part ("id", "title", "text", "url") has in a record; None if it has none."""
+        """The name that a part ("id", "title", "text", "url") has in a record; None if it has none.
+
+        record: as `lifted` returns it, if names may be those of fields in objects
+        """
         names: tuple[str, ...] = getattr(self, part)
         return next((name for name in names if name in record), None)
+
+    def lifted(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record, with each part that lies in an object as a field `a.b` beside the rest of the object."""
+        for part in ("id", "title", "text", "url"):
+            for name in getattr(self, part):
+                if name in record:
+                    break
+                if "." in name and (inside := taken(record, name)) is not None:
+                    value, rest = inside
+                    record = {**rest, name: value}
+                    break
+        return record
+
+
+def taken(tree: Any, path: str) -> tuple[Any, Any] | None:
+    """(the value at a path such as `a.b`, the tree without it and without objects that held nothing else); None if the tree
+    has nothing there. Of a list of objects, the values are a list, with None for each object without one.
+    """
+    if isinstance(tree, list):
+        each = [taken(inner, path) for inner in tree]
+        if not any(each):
+            return None
+        values: list[Any] = []
+        for found in each:
+            value = None if found is None else found[0]
+            values += value if isinstance(value, list) else [value]
+        rest = [inner if found is None else found[1] for inner, found in zip(tree, each, strict=True)]
+        return values, rest if any(rest) else []
+    if not isinstance(tree, Mapping):
+        return None
+    if path in tree:
+        return tree[path], {key: value for key, value in tree.items() if key != path}
+    for key, below in ways_down(path):
+        if (inside := taken(tree.get(key), below)) is not None:
+            value, rest = inside
+            return value, {name: rest if name == key else old for name, old in tree.items() if name != key or rest}
+    return None
+
+
+def ways_down(path: str) -> Iterator[tuple[str, str]]:
+    """(the name of an object, the path below it) for each dot of a path."""
+    parts = path.split(".")
+    for at in range(1, len(parts)):
+        yield ".".join(parts[:at]), ".".join(parts[at:])
 
 
 def document_of(record: Mapping[str, Any], *, where: str = "the record", names: FieldNames | None = None) -> Document:
@@ -164,6 +218,7 @@ def document_of(record: Mapping[str, Any], *, where: str = "the record", names: 
 
 def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: int) -> Document:
     """A record as a Document; raises Defect."""
+    record = names.lifted(record)
     id_name = names.find(record, "id")
     if id_name is None:
         raise Defect(f"no id: expected a field {' or '.join(names.id)}; {fields_of(record)}")
@@ -210,8 +265,11 @@ def document_of_row(
         return None
 
 
-def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
-    """Raises InputError if a table has no id or text column, a column without a name, or a name twice."""
+def check_columns(columns: list[str], names: FieldNames, where: str, objects: Collection[str] = ()) -> None:
+    """Raises InputError if a table has no id or text column, a column without a name, or a name twice.
+
+    objects: the columns that hold objects, in which an id or a text may lie
+    """
     for at, name in enumerate(columns, start=1):
         if not name.strip():
             raise InputError(
@@ -223,7 +281,9 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
     if twice:
         raise InputError(f"{where}: the column {twice[0]!r} occurs twice", "rename one of them")
     for part, choices in (("id", names.id), ("text", (*names.text, *names.title))):
-        if not set(columns) & set(choices):
+        if not set(columns) & set(choices) and not any(
+            key in objects for name in choices for key, _ in ways_down(name)
+        ):
             if len(columns) == 1 and ";" in columns[0]:
                 raise InputError(
                     f"{where}: the columns are separated by semicolons: {columns[0][:300]}",
@@ -300,7 +360,8 @@ def string(record: Mapping[str, Any], name: str | None) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Defect(f"{name} must be a string, found {json.dumps(value, default=str)[:80]}")
+        inside = f": a field in it is called {name}.{next(iter(value))}" if isinstance(value, dict) and value else ""
+        raise Defect(f"{name} must be a string, found {json.dumps(value, default=str)[:80]}{inside}")
     return value
 
 

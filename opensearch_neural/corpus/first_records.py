@@ -6,7 +6,7 @@ segment      a text in a field of an unusual name, so that only titles would be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from opensearch_neural.corpus.documents import BETWEEN, MAX_ID_BYTES, Document, OnReject, Rejected, text_of
@@ -105,14 +105,22 @@ def _is_identifier(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _texts(fields: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """(name, text) of the fields that hold texts; `a.b` is in the object `a`. before: the path of the object around them"""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            yield from _texts(value, f"{before}{name}.")
+        elif text := text_of(value, BETWEEN["text"]):
+            yield before + name, text
+
+
 def _check_texts(first: list[Document], where: str) -> None:
     if not first or any(document.text.strip() for document in first):
         return
     lengths: dict[str, int] = {}
     for document in first:
-        for name, value in document.fields.items():
-            if text := text_of(value, BETWEEN["text"]):
-                lengths[name] = lengths.get(name, 0) + len(text)
+        for name, text in _texts(document.fields):
+            lengths[name] = lengths.get(name, 0) + len(text)
     longest = max(lengths, key=lengths.__getitem__, default=None)
     if longest is None:
         return

@@ -34,11 +34,12 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
         sizes = [source.metadata.row_group(group).num_rows for group in range(source.metadata.num_row_groups)]
         columns = source.schema_arrow.names
         maps = {field.name for field in source.schema_arrow if pa.types.is_map(field.type)}
+        objects = maps | {field.name for field in source.schema_arrow if _holds_objects(pa, field.type)}
     except errors as error:
         reason = f"cannot be read as parquet (truncated or damaged?): {first_line(error)}"
         raise InputError(f"{file}: {reason}", remedy) from None
     with source:
-        check_columns(columns, names, str(file))
+        check_columns(columns, names, str(file), objects)
         number = 0
         for group, size in enumerate(sizes):
             end = number + size
@@ -59,6 +60,13 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
                     document = document_of_row(row, names, str(file), number, on_reject)
                     if document is not None:
                         yield document
+
+
+def _holds_objects(pa: Any, kind: Any) -> bool:
+    """Whether a column of this type holds objects, or lists of them."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _holds_objects(pa, kind.value_type)
+    return bool(pa.types.is_struct(kind))
 
 
 def _rows(batch: Any, maps: set[str], errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.corpus.documents import RESERVED_FIELDS
+from opensearch_neural.corpus.documents import RESERVED_FIELDS, ways_down
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import read_json
 from opensearch_neural.index.record import DenseMeta, IndexMeta
@@ -163,6 +163,16 @@ def index_body(
     if not store_vectors:
         mappings["_source"] = {"excludes": list(VECTOR_FIELDS)}
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
+
+
+def mapping_of(properties: Mapping[str, Any], field: str) -> Mapping[str, Any] | None:
+    """The mapping of a field, such as `a.b`, in the properties of an index or of `--mapping`; None if there is none."""
+    if field in properties:
+        mapping: Mapping[str, Any] = properties[field]
+        return mapping
+    inner = ((properties.get(name, {}).get("properties"), below) for name, below in ways_down(field))
+    mappings = (mapping_of(within, below) for within, below in inner if isinstance(within, Mapping))
+    return next((mapping for mapping in mappings if mapping is not None), None)
 
 
 def search_analyzer_of(mappings: Mapping[str, Any], meta: IndexMeta) -> str:
