@@ -22,7 +22,7 @@ from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import flags_on_command_line, warn
 from opensearch_neural.engines import DEFAULT, DEFAULT_WITHOUT_SPARSE, ENGINES, open_engines
 from opensearch_neural.queries import Body
-from opensearch_neural.search.filters import parse_filter
+from opensearch_neural.search.filters import clauses_of
 from opensearch_neural.search.hits import parts_of
 from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 
@@ -46,7 +46,11 @@ def _one_query(context: click.Context, argument: click.Parameter, words: tuple[s
 @click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Hits to show.")
 @click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True, help="Hits to skip.")
 @click.option(
-    "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
+    "--filter",
+    "filters",
+    multiple=True,
+    help="FIELD=VALUE; FIELD=FROM..TO, FIELD=FROM.. or FIELD=..TO for numbers and dates; or an OpenSearch clause as JSON. "
+    "May be repeated.",
 )
 @click.option(
     "--explain",
@@ -92,9 +96,9 @@ def search(
         else:
             show(find_by_body(connect(settings=connection), index, body, explain=explain), name, as_json, from_)
         return
-    clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
     engines = open_engines(client, index, **how)
+    clauses = clauses_of(client, index, filters)
     name = engines.engine(engine or engines.default).name
     refuse_options_without_effect([name])
     request = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)

@@ -183,7 +183,7 @@ def taken(tree: Any, path: str) -> tuple[Any, Any] | None:
             value = None if found is None else found[0]
             values += value if isinstance(value, list) else [value]
         rest = [inner if found is None else found[1] for inner, found in zip(tree, each, strict=True)]
-        return values, rest if any(rest) else []
+        return values, [] if all(inner in ({}, []) for inner in rest) else rest
     if not isinstance(tree, Mapping):
         return None
     if path in tree:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import allowed
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import mapping_of
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+NUMBERS = frozenset(
+    {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float"}
+)
+DATES = frozenset({"date", "date_nanos"})
+PERIOD = re.compile(r"[0-9]{4}(-[0-9]{2})?")
+"""A year, or a month of a year."""
 NO_FIELD = "is not there"
 """The reason of `_unmatched` if the index does not map the field."""
 
@@ -29,20 +37,70 @@ def parse_filter(text: str) -> dict[str, Any]:
     return {"term": {field: value}}
 
 
+def clauses_of(client: OpenSearch, index: str, filters: Sequence[str]) -> list[dict[str, Any]]:
+    """The clauses of filters. FIELD=FROM..TO, without one of both or with both, is a range if the field holds numbers or
+    dates; in any other field it is a value. Raises as `parse_filter` does."""
+    clauses = [parse_filter(text) for text in filters]
+    if not any(_range_in(clause) for clause in clauses):
+        return clauses
+    of_indexes = _properties(client, index)
+    return [_as_range(clause, of_indexes) for clause in clauses]
+
+
+def _range_in(clause: Mapping[str, Any]) -> tuple[str, str, str] | None:
+    """(field, first value, last value) of {"term": {FIELD: "FROM..TO"}}; a value may be empty."""
+    term = clause.get("term")
+    ((field, value),) = term.items() if isinstance(term, dict) and len(term) == 1 else [("", None)]
+    first, dots, last = value.partition("..") if isinstance(value, str) else ("", "", "")
+    return (field, first.strip(), last.strip()) if dots and (first.strip() or last.strip()) else None
+
+
+def _as_range(clause: dict[str, Any], of_indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The clause as a range, if it is one in each index that has the field. of_indexes: the properties of each"""
+    if (parts := _range_in(clause)) is None:
+        return clause
+    field, first, last = parts
+    kinds = {kind for properties in of_indexes if (kind := _type_of(field, properties)) is not None}
+    if not kinds or kinds - NUMBERS - DATES:
+        return clause
+    if kinds <= DATES and (alone := PERIOD.fullmatch(last)):
+        last += "||/M" if alone[1] else "||/y"  # to its end, not to the end of its first day
+    return {"range": {field: {name: bound for name, bound in (("gte", first), ("lte", last)) if bound}}}
+
+
+def _type_of(field: str, properties: Mapping[str, Any]) -> str | None:
+    """The type of a field in an index with these properties; None if it has none."""
+    mapping = mapping_of(properties, field)
+    if mapping is not None and mapping.get("type") == "alias":
+        return _type_of(mapping["path"], properties)
+    return None if mapping is None else mapping.get("type", "object")
+
+
+def _properties(client: OpenSearch, index: str) -> list[Mapping[str, Any]]:
+    """The properties of each index; empty if the user may not read the mapping."""
+    mappings = allowed(lambda: client.indices.get_mapping(index=index))
+    return [each["mappings"].get("properties", {}) for each in (mappings or {}).values()]
+
+
 def unmatched_filters(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why {"term": {FIELD: VALUE}} clauses match nothing, or may match nothing, whatever documents there are.
+    """Why clauses {"term": {FIELD: VALUE}} and {"range": {FIELD: …}} match nothing, or may match nothing, whatever documents
+    there are.
 
     Empty if the user may not read the mapping.
     """
-    fields = sorted({field for clause in clauses for field in clause.get("term", {})})
-    mappings = allowed(lambda: client.indices.get_mapping(index=index)) if fields else None
-    of_indexes = [each["mappings"].get("properties", {}) for each in (mappings or {}).values()]
+    fields = sorted({field for clause in clauses for kind in ("term", "range") for field in clause.get(kind, {})})
+    of_indexes = _properties(client, index) if fields else []
+    values = {parts[0]: clause["term"][parts[0]] for clause in clauses if (parts := _range_in(clause)) is not None}
     warnings = []
     for field in fields if of_indexes else ():
         reasons = [_unmatched(field, properties) for properties in of_indexes]
         if all(reasons):
             missing = f"{index!r} has no field {field!r} to filter by"
             warnings.append(missing if NO_FIELD in reasons else f"{field!r} {reasons[0]}")
+        elif field in values:
+            warnings.append(
+                f"{field!r} is mapped as neither numbers nor dates: {values[field]!r} is a value, not a range"
+            )
     return warnings
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from opensearch_neural.queries import Body, Clause, best_passages, preference
+from opensearch_neural.search.filters import clauses_of
 from opensearch_neural.search.request import Request
 from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
@@ -21,7 +22,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     own = itself(request, document)
     if not client.count(index=index, body={"query": own})["count"]:
         return f"The index {index} has no document {document}."
-    for text, clause in zip(state.filters, state.clauses(), strict=True):
+    for text, clause in zip(state.filters, clauses_of(client, index, state.filters), strict=True):
         if not client.count(index=index, body={"query": {"bool": {"filter": [own, clause]}}})["count"]:
             return f"Filtered out by {text}."
     ranked = scores(searcher, column, replace(state, size=DEEP))

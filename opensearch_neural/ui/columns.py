@@ -19,6 +19,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
+from opensearch_neural.search.filters import clauses_of
 from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
@@ -69,13 +70,13 @@ class Searcher:
         Raises InputError for invalid settings, filters and bodies.
         """
         if column.engine == OWN_BODY:
-            if state.clauses():
+            if state.filters:
                 raise InputError("a body of your own holds its own filters")
             body = BodyTemplate.parse(column.body, where="the body").body(state.query, state.size)
             return {**body, "timeout": f"{SECONDS}s"}
         with self.lock:
             engines = self.engines(column.index).with_settings(**column.settings())
-            clauses = [*state.clauses(), *clauses]
+            clauses = [*clauses_of(self.client, column.index, state.filters), *clauses]
             request = Request.make(
                 engines, column.engine, state.query, clauses=clauses, size=state.size, highlight=highlight
             )

@@ -10,8 +10,6 @@ from urllib.parse import urlencode
 from opensearch_neural.engines import ENGINES, options_by_name
 from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
-from opensearch_neural.queries import Clause
-from opensearch_neural.search.filters import parse_filter
 
 OWN_BODY = "own body"
 """The engine's name for a column whose body the user writes."""
@@ -148,10 +146,6 @@ class State:
             who=last("who").strip()[:100],
             searched=int(last("searched")) if last("searched").isdecimal() and len(last("searched")) < 9 else None,
         )
-
-    def clauses(self) -> list[Clause]:
-        """The filters as query clauses. Raises InputError for an invalid filter."""
-        return [parse_filter(text) for text in self.filters]
 
     def address(self, **changed: Any) -> str:
         """The part of the address after the question mark. changed: fields of the state to change first."""

@@ -21,7 +21,7 @@ from ingest.settings import Models, NewIndex
 from opensearch_neural.commands import search
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.mapping import PLAIN_MAPPINGS, index_body
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.search.filters import parse_filter
 
@@ -216,6 +216,56 @@ def test_filters_from_text() -> None:
     assert parse_filter('{"range": {"n": {"gt": 1}}}') == {"range": {"n": {"gt": 1}}}
     with pytest.raises(InputError):
         parse_filter("=x")
+
+
+@pytest.mark.cluster
+def test_a_filter_of_two_values_is_a_range_of_numbers_or_dates_and_a_value_elsewhere(
+    client: Any, cluster_url: str, index_name: str
+) -> None:
+    """A range of numbers was refused as no number, and one of dates as no date."""
+    fields: dict[str, Any] = {"rank": {"type": "integer"}, "made": {"type": "alias", "path": "day"}}
+    fields["day"] = PLAIN_MAPPINGS["date"]
+    fields |= {"sizes": {"type": "nested", "properties": {"cm": {"type": "long"}}}, "flat": {"type": "flat_object"}}
+    client.indices.create(index=index_name, body=index_body(IndexMeta(), replicas=0, fields=fields))
+    for rank, price, day in (("1", 10, "2025-12-31"), ("2", 15.5, "2026-01-31"), ("3", 20, "2026-02-14T23:00:00Z")):
+        own = {
+            "rank": int(rank),
+            "price": price,
+            "day": day,
+            "code": f"{rank}..9",
+            "flat": {"cm": 5},
+            "sizes": [{"cm": 5}],
+        }
+        client.index(index=index_name, id=rank, body={"text": "rain", **own}, params={"refresh": "true"})
+
+    def told(*filters: str) -> tuple[list[str], str]:
+        options = [each for text in filters for each in ("--filter", text)]
+        done = osn(cluster_url, "--index", index_name, "--json", *options, "rain")
+        assert done.returncode == 0, done.stderr
+        return sorted(hit["id"] for hit in json.loads(done.stdout)["hits"]), done.stderr
+
+    for filters, ids in {
+        ("price=10..15.5",): "12",
+        ("price=15..",): "23",
+        ("price=..10",): "1",
+        ("rank=2..3", "price=..16"): "2",
+        ("day=2026-01-31..2026-02-14",): "23",  # both days, to their end
+        ("day=2026-01..2026-02",): "23",
+        ("day=..2025",): "1",
+        ("made=2026..",): "23",
+        ("day.keyword=2026..",): "",
+        ("code=2..9",): "2",
+    }.items():
+        assert told(*filters)[0] == [*ids], filters
+    neither = "is mapped as neither numbers nor dates: '4..6' is a value, not a range"
+    assert told("flat.cm=4..6") == ([], f"warning: 'flat.cm' {neither}\n")
+    assert told("code=4..6") == ([], f"warning: 'code' {neither}\n")
+    assert "has no field 'prize' to filter by" in told("prize=4..6")[1]
+    assert "'sizes.cm' is in nested documents" in told("sizes.cm=4..6")[1]
+    done = osn(cluster_url, "--index", index_name, "--body", "--filter", "price=10..", "rain")
+    assert {"range": {"price": {"gte": "10"}}} in json.loads(done.stdout)["query"]["bool"]["filter"]
+    done = osn(cluster_url, "--index", index_name, "--filter", "price=cheap..", "rain")
+    assert done.returncode == 1 and "cheap" in done.stderr
 
 
 @pytest.fixture(scope="module")

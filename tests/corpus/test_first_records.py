@@ -73,6 +73,12 @@ def test_titles_alone_beside_a_long_column_are_refused_by_its_name(tmp_path: Pat
     assert read(path, text_field="abstract")[0][0].text.startswith("Many words.")
     documents, _ = read(path, text_field="title")
     assert (documents[0].contents, documents[0].title) == ("Title 0", "")
+    within = corpus(
+        tmp_path, [{**record, "abstract": None, "data": {"abstract": record["abstract"]}} for record in records]
+    )
+    with pytest.raises(InputError, match=r"'data.abstract' holds"):
+        read(within)
+    assert read(within, text_field="data.abstract")[0][0].text.startswith("Many words.")
 
 
 def test_titles_alone_are_a_corpus(tmp_path: Path) -> None:

@@ -96,3 +96,25 @@ def test_what_writers_keep_beside_their_data_is_not_read(tmp_path: Path) -> None
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"half written")
     assert [document.id for document in read_corpus(tmp_path)] == [RECORDS[0]["_id"]] * 2
+
+
+def test_a_text_in_a_struct_a_map_or_a_list_of_structs_is_found(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
+    kinds = [
+        (pa.struct([("body", pa.string()), ("lang", pa.string())]), {"body": "rain", "lang": "en"}, {"lang": "en"}),
+        (pa.map_(pa.string(), pa.string()), [("body", "rain"), ("lang", "en")], {"lang": "en"}),
+        (
+            pa.list_(pa.struct([("body", pa.string()), ("page", pa.int64())])),
+            [{"body": "rain", "page": 1}],
+            [{"page": 1}],
+        ),
+    ]
+    from pyarrow import parquet as pq
+
+    for kind, value, rest in kinds:
+        table = pa.table({"id": pa.array([1]), "content": pa.array([value], kind)})
+        pq.write_table(table, tmp_path / "c.parquet")
+        (document,), rejected = read(tmp_path / "c.parquet", text_field="content.body")
+        assert (document.text, document.fields, rejected) == ("rain", {"content": rest}, [])
+        with pytest.raises(InputError, match=r"no text column; its columns are: id, content"):
+            read(tmp_path / "c.parquet", text_field="id.body")

@@ -179,6 +179,33 @@ def test_an_alias_of_indexes_with_different_shards_is_read_whole_as_it_filters(
     assert copied(client, f"{index_name}-empty") == []
 
 
+@pytest.mark.parametrize("passages", [None, PassageMeta(5, 5)], ids=["documents", "passages"])
+def test_a_letter_of_several_indexes_names_the_index_of_its_document(
+    client: OpenSearch, index_name: str, tmp_path: Path, passages: PassageMeta | None
+) -> None:
+    """It named the alias alone, which several documents of one id have."""
+    alias, names = f"{index_name}-all", [f"{index_name}-{letter}" for letter in "abc"]
+    for name in names:
+        client.indices.create(index=name, body={"aliases": {alias: {}}, "settings": {"number_of_replicas": 0}})
+        client.index(index=name, id=name[-1], body={"text": "rain"})
+        client.index(index=name, id="same", body={"text": f"rain {name[-1]}", "tab": "\t"}, refresh=True)
+    client.index(index=names[1], id="empty", body={"text": ""}, refresh=True)
+    settings = corpora.job(
+        f"opensearch:{alias}", f"{index_name}-new", dead_letters=tmp_path / "dead", passages=passages
+    )
+    report = run_job(client, settings, show_progress=False)
+    assert (report.documents, report.letters) == (4, 3)
+    told = {letter["reason"]: letter["file"] for letter in letters(tmp_path / "dead")}
+    twice = "the id 'same' occurs twice: another index has it too, and this is the document of"
+    assert told == {
+        **{f"{twice} {name!r}": f"opensearch:{name}" for name in names[1:]},
+        "text and title are both empty": f"opensearch:{names[1]}",
+    }
+    alone = replace(settings, corpus=CorpusSource(f"opensearch:{names[1]}"), index=f"{index_name}-one")
+    assert run_job(client, alone, show_progress=False).letters == 1
+    assert letters(tmp_path / "dead")[-1]["file"] == f"opensearch:{names[1]}"
+
+
 def test_an_index_that_was_not_read_whole_is_refused(
     client: OpenSearch, theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
