@@ -331,8 +331,10 @@ class Documents:
         """The changes, with title, text and url under the names that they have in the index."""
         parts = ("text", "title", "url")  # if one field is title and text, it is the text, as `add` reads it
         own = {part: {name for name in getattr(self.names, part) if taken(document.fields, name)} for part in parts}
-        names = {part: tuple(name for name in getattr(self.names, part) if name not in own[part]) for part in parts}
-        lifted = FieldNames(id=(), **names).lifted(changes)
+        others: dict[str, Any] = {
+            part: tuple(name for name in getattr(self.names, part) if name not in own[part]) for part in parts
+        }
+        lifted = replace(self.names, id=(), **others).lifted(changes)
         # An object that held nothing but such parts replaces the document's object, too.
         renamed = dict.fromkeys(changes.keys() - lifted.keys()) | dict(lifted)
         for part in parts:
