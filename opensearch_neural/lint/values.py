@@ -85,19 +85,23 @@ def is_time(value: Any) -> bool:
     return match is not None and -(2**63) <= int(match["number"] or 0) < 2**63
 
 
-def sort_field(entry: Any) -> str:
-    if isinstance(entry, dict):
-        return str(next(iter(entry), ""))
-    return str(entry)
+def sort_entries(sort: Any) -> list[tuple[tuple[str | int, ...], str, Any]]:
+    """[(path inside `sort`, field, order or options)]; one object may name several fields."""
+    entries: list[tuple[tuple[str | int, ...], str, Any]] = []
+    for place, entry in enumerate(as_list(sort)):
+        at = (place,) if isinstance(sort, list) else ()
+        if isinstance(entry, dict):
+            entries += [((*at, str(name)), str(name), how) for name, how in entry.items()]
+        else:
+            entries.append((at, str(entry), None))
+    return entries
 
 
 def sorts_by_score(sort: Any) -> bool:
     """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
-    entries = as_list(sort)
-    if not entries:
-        return True
-    if len(entries) > 1 or sort_field(entries[0]) != "_score":
-        return False
-    how = entries[0]["_score"] if isinstance(entries[0], dict) else "desc"
-    order = how.get("order", "desc") if isinstance(how, dict) else how
-    return order == "desc"
+    entries = sort_entries(sort)
+    if len(entries) != 1:
+        return not entries
+    ((_, field, how),) = entries
+    order = how.get("order") if isinstance(how, dict) else how
+    return field == "_score" and str(order or "desc").lower() == "desc"

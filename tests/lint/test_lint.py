@@ -47,6 +47,7 @@ from opensearch_neural.queries import Body, Rare
 
 from . import (
     test_boolean,
+    test_fields,
     test_fusion,
     test_hybrid,
     test_limits,
@@ -64,6 +65,7 @@ from . import (
 
 FAMILIES = (
     test_boolean,
+    test_fields,
     test_fusion,
     test_hybrid,
     test_limits,
