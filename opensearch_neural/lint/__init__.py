@@ -18,6 +18,7 @@ The rules (`findings.RULES`), with a file for each family:
     boolean.py           bool queries that match everything, or nothing
     text.py              match queries whose text has no term left after analysis
     fields.py            fields that the index does not have, in queries and beside them
+    highlight.py         highlights that mark nothing
     one_field.py         queries that name one field, such as match and range
     neighbours.py        knn: k, vectors, filters
     nested_documents.py  fields within nested documents, and outside
@@ -55,6 +56,7 @@ from opensearch_neural.lint import (
     boolean,
     fields,
     fusion,
+    highlight,
     hybrid,
     limits,
     members,
@@ -82,6 +84,8 @@ OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
     limits.page,
     limits.clause_counts,
     fields.beside_query,
+    highlight.highlight,
+    weights.indices_boost,
     neighbours.post_filter,
     pruned_postings.pruned_postings,
     rescoring.rescoring,
