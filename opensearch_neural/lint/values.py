@@ -83,25 +83,3 @@ def is_time(value: Any) -> bool:
     """Whether OpenSearch reads a value as a time: a whole number with a unit ("10s"), or 0 or -1 without one."""
     match = _TIME.fullmatch(value if isinstance(value, str) else json.dumps(value))
     return match is not None and -(2**63) <= int(match["number"] or 0) < 2**63
-
-
-def sort_entries(sort: Any) -> list[tuple[tuple[str | int, ...], str, Any]]:
-    """[(path inside `sort`, field, order or options)]; one object may name several fields."""
-    entries: list[tuple[tuple[str | int, ...], str, Any]] = []
-    for place, entry in enumerate(as_list(sort)):
-        at = (place,) if isinstance(sort, list) else ()
-        if isinstance(entry, dict):
-            entries += [((*at, str(name)), str(name), how) for name, how in entry.items()]
-        else:
-            entries.append((at, str(entry), None))
-    return entries
-
-
-def sorts_by_score(sort: Any) -> bool:
-    """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
-    entries = sort_entries(sort)
-    if len(entries) != 1:
-        return not entries
-    ((_, field, how),) = entries
-    order = how.get("order") if isinstance(how, dict) else how
-    return field == "_score" and str(order or "desc").lower() == "desc"
