@@ -63,8 +63,8 @@ def beside_query(request: LintedRequest) -> None:
         missing(request, name, path, "nothing is marked there", patterns=True)
     for member in ("docvalue_fields", "fields"):
         for place, entry in enumerate(as_list(body.get(member))):
-            name = entry.get("field") if isinstance(entry, dict) else entry
-            missing(request, name, (member, place), "hits come without it", patterns=True)
+            field = entry.get("field") if isinstance(entry, dict) else entry
+            missing(request, field, (member, place), "hits come without it", patterns=True)
     for member in ("aggs", "aggregations"):
         aggregations(request, as_object(body.get(member)), (member,))
 
@@ -73,7 +73,7 @@ def highlighted(body: Body) -> Iterator[tuple[Path, str, Body]]:
     """(path, name or pattern, options) of the fields whose words are marked."""
     listed = as_object(body.get("highlight")).get("fields")
     for place, fields in enumerate(as_list(listed)):
-        within = ("highlight", "fields", *([place] if isinstance(listed, list) else []))
+        within: Path = ("highlight", "fields", place) if isinstance(listed, list) else ("highlight", "fields")
         yield from (((*within, name), name, as_object(options)) for name, options in as_object(fields).items())
 
 

@@ -52,7 +52,8 @@ def indices_boost(request: LintedRequest) -> None:
     given = request.body.get("indices_boost")
     for place, boosts in enumerate(as_list(given)):
         for name, value in as_object(boosts).items():
-            boost, where = as_number(value), ("indices_boost", *([place] if isinstance(given, list) else []), name)
+            boost, at = as_number(value), (place,) if isinstance(given, list) else ()
+            where: Path = ("indices_boost", *at, name)
             if boost is not None and boost < 0:
                 message = f"{value!r} is not a number of 0 or more"
                 request.report("boost", "rejected", where, message, "give a number above 0")
