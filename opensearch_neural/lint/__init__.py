@@ -17,6 +17,8 @@ The rules (`findings.RULES`), with a file for each family:
     sparse.py            neural_sparse and rank_feature
     boolean.py           bool queries that match everything, or nothing
     text.py              match queries whose text has no term left after analysis
+    fields.py            fields that the index does not have, in queries and beside them
+    highlight.py         highlights that mark nothing
     one_field.py         queries that name one field, such as match and range
     neighbours.py        knn: k, vectors, filters
     nested_documents.py  fields within nested documents, and outside
@@ -37,7 +39,8 @@ What they share:
 
 Every rule that applies to OpenSearch 2.19.1 was tried on it: what is `rejected` here is rejected there, and a body that
 `bends` gives other results than its remedy (tests/lint). Rules for other releases come from their documentation and sources,
-and say so. `docs/queries.md` lists all rules. Aggregations, suggesters and scripts of others are not checked.
+and say so. `docs/queries.md` lists all rules. Aggregations are checked for their fields only, suggesters and scripts of
+others not at all.
 
 A new rule has a name in `findings.RULES`, a row at the same place in `docs/queries.md`, and a function in the file of its
 family, which calls `request.report` and stands in OF_THE_REQUEST or OF_A_QUERY below. Its test is a `Case` in the family's
@@ -51,7 +54,9 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.lint import (
     boolean,
+    fields,
     fusion,
+    highlight,
     hybrid,
     limits,
     members,
@@ -78,6 +83,9 @@ if TYPE_CHECKING:
 OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
     limits.page,
     limits.clause_counts,
+    fields.beside_query,
+    highlight.highlight,
+    weights.indices_boost,
     neighbours.post_filter,
     pruned_postings.pruned_postings,
     rescoring.rescoring,
@@ -145,10 +153,12 @@ def _visit(request: LintedRequest, clause: Any, path: Path, *, of_hits: bool) ->
         one_field.one_field(request, kind, inner, path)
     if kind in OF_A_QUERY:
         OF_A_QUERY[kind](request, inner, path)
+    fields.query(request, kind, inner, path)
     nested_documents.fields(request, kind, inner, path)
     if kind in ("match", "multi_match") and of_hits:
         text.match(request, kind, inner, path)
-    for below, query in (*neighbours.filters(kind, inner), *hybrid.filters(request, kind, inner)):
+    filters = (*neighbours.filters(kind, inner), *hybrid.filters(request, kind, inner))
+    for below, query in (*filters, *fields.function_filters(kind, inner)):
         _visit(request, query, (*path, *below), of_hits=of_hits)
     outer = request.within
     if kind == "nested":

@@ -80,6 +80,18 @@ def children(clause: Clause) -> Iterator[tuple[tuple[str | int, ...], Any]]:
                 yield (kind, name), below
 
 
+def clauses(
+    query: Any, path: tuple[str | int, ...], *, beside: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], Clause]]:
+    """(path, clause) of a query and of all queries in it, without malformed ones and those in the members `beside`."""
+    if not isinstance(query, dict) or len(query) != 1 or not isinstance(next(iter(query.values())), dict):
+        return
+    yield path, query
+    for below, inner in children(query):
+        if below[1] not in beside:
+            yield from clauses(inner, (*path, *below), beside=beside)
+
+
 def words_of(text: str, analyzer: str | None) -> tuple[int, int]:
     """(least, most) terms that an analyzer makes from a text. The least is 0 for an analyzer that is not known.
 

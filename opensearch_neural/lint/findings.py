@@ -19,6 +19,7 @@ RULES: dict[str, str] = {
     "weight": "a sparse query weight lies in (0, 64]",
     "empty-query": "a query without tokens, words or clauses finds nothing, or everything",
     "field": "the field exists and is of the type that the query needs",
+    "highlight": "a highlight marks words of its fields only if the query, or highlight_query, searches them there",
     "dot-token": "rank_feature splits its field name at the last dot",
     "not-linear": "a rank_feature clause without a function saturates",
     "optional-tokens": "beside a filter, tokens in `should` need not match",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from opensearch_neural.lint.clause_count import children
 from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
+from opensearch_neural.queries.body_parts import holds_hybrid
 
 NORMALIZATION = "normalization-processor"
 RANKER = "score-ranker-processor"
@@ -22,7 +22,7 @@ def fusion(request: LintedRequest) -> None:
         if name not in (NORMALIZATION, RANKER):
             continue
         config = as_object(config)
-        if hybrid is None and not _holds_hybrid(request.body.get("query")):
+        if hybrid is None and not holds_hybrid(request.body.get("query")):
             message = "it fuses the parts of a hybrid query, and does nothing to this one"
             request.report("fusion-without-hybrid", "bends", path, message, "drop the pipeline, or query with hybrid")
         combination = as_object(config.get("combination"))
@@ -102,9 +102,3 @@ def fusion_weights(request: LintedRequest, weights: Any, parts: int | None, path
     else:
         return
     request.report("fusion-weights", "rejected", path, message, remedy)
-
-
-def _holds_hybrid(clause: Any) -> bool:
-    if not isinstance(clause, dict):
-        return False
-    return "hybrid" in clause or any(_holds_hybrid(below) for _, below in children(clause))

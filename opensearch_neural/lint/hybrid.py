@@ -9,7 +9,8 @@ from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
 from opensearch_neural.lint.request import Body, LintedRequest
-from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, sort_field
+from opensearch_neural.lint.values import as_list, as_number, as_object, number_or
+from opensearch_neural.queries.own_request import sort_entries
 
 MOST_HYBRID_QUERIES = 5
 
@@ -113,8 +114,7 @@ def pagination(request: LintedRequest, hybrid: Body) -> None:
 
 
 def beside_hybrid(request: LintedRequest) -> None:
-    sort = request.body.get("sort")
-    fields = [sort_field(each) for each in as_list(sort)]
+    fields = [name for _, name, _ in sort_entries(request.body.get("sort"))]
     if "_score" in fields and len(fields) > 1:
         message = "hybrid is sorted by the score or by fields, not by both"
         request.report("hybrid-with", "rejected", ("sort",), message, "sort by one of them")

@@ -37,7 +37,8 @@ class IndexDescription:
 
     @classmethod
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
-        """Read the description from the cluster, with two requests. If a name stands for several indexes, the first counts.
+        """Read the description from the cluster, with two requests. If a name stands for several indexes, the first counts;
+        fields are those of all.
 
         Raises ClusterError for an empty name and for a pattern that no index matches, and the client's errors: NotFoundError
         if there is no such index.
@@ -53,11 +54,20 @@ class IndexDescription:
             max_result_window=int(settings.get("index.max_result_window", MOST_HITS)),
             max_rescore_window=int(settings.get("index.max_rescore_window", MOST_RESCORED)),
             max_terms_count=int(settings.get("index.max_terms_count", MOST_TERMS)),
-            fields=dict(_flat_fields(answer["mappings"].get("properties", {}))),
+            # The fields of the first index are written last.
+            fields={name: of for each in reversed(answers.values()) for name, of in _fields(each["mappings"])},
             default_pipeline=settings.get("index.search.default_pipeline") or None,
             pipelines=_pipelines(client),
             meta=record_in(answer["mappings"], index),
         )
+
+
+def _fields(mappings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(full name, mapping) of every field."""
+    for name, mapping in mappings.get("derived", {}).items():
+        # What a derived object holds needs no mapping, as in a flat_object.
+        yield name, {"type": "flat_object"} if mapping.get("type") == "object" else mapping
+    yield from _flat_fields(mappings.get("properties", {}))
 
 
 def _flat_fields(properties: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from opensearch_neural.lint.clause_count import count
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
-from opensearch_neural.lint.values import number_or, number_or_nan, sorts_by_score, whole
+from opensearch_neural.lint.values import as_object, number_or, number_or_nan, whole
+from opensearch_neural.queries.own_request import sort_entries, sorts_by_score
 
 MOST_CLAUSES = 1024
 
@@ -32,6 +33,10 @@ def page(request: LintedRequest) -> None:
         return
     if number_or(request.body.get("from"), 0) > 0:
         request.report("page", "rejected", ("from",), "`from` must be 0 beside search_after", "leave `from` out")
+    group = as_object(request.body.get("collapse")).get("field")
+    if group is not None and [name for _, name, _ in sort_entries(request.body.get("sort"))] != [group]:
+        message = "search_after goes with collapse only where the sort is by the collapsed field alone"
+        request.report("page", "rejected", ("search_after",), message, "page by `from`, or collapse in the application")
     if sorts_by_score(request.body.get("sort")):
         request.report(
             "page",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from opensearch_neural.lint.fields import named
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
-from opensearch_neural.lint.weights import ONE_FIELD
 
 
 def nested(request: LintedRequest, inner: Body, path: Path) -> None:
@@ -21,14 +21,10 @@ def finds_nothing(request: LintedRequest, inner: Body) -> bool:
 
 
 def fields(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
-    """Check the fields that a query names, for kinds of queries over fields."""
-    if kind in ("exists", "rank_feature"):
-        if isinstance(name := inner.get("field"), str):
-            nested_field(request, name, (*path, "field"))
-    elif kind in ONE_FIELD or kind == "terms":
-        for name in inner:
-            if isinstance(name, str) and name not in ("boost", "_name"):
-                nested_field(request, name, (*path, name))
+    """Check the fields that a query searches."""
+    for below, name in named(kind, inner):
+        if isinstance(name, str):
+            nested_field(request, name, (*path, *below))
 
 
 def nested_field(request: LintedRequest, name: str, path: Path) -> None:

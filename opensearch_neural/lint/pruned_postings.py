@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural.lint.clause_count import children
+from opensearch_neural.lint.clause_count import clauses
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.sparse import feature
@@ -22,13 +22,13 @@ def pruned_postings(request: LintedRequest) -> None:
         return
     replaced = any(
         number_or(as_object(stage.get("query")).get("query_weight"), 1) <= REPLACED
-        and any(reads_rows(clause) for _, clause in _clauses(as_object(stage.get("query")).get("rescore_query"), ()))
+        and any(reads_rows(clause) for _, clause in _scoring(as_object(stage.get("query")).get("rescore_query")))
         for _, stage in request.rescore_stages
     )
     for path, query in request.queries:
         if path[0] not in ("query", "rescore"):
             continue
-        for where, clause in _clauses(query, path):
+        for where, clause in _scoring(query, path):
             if _asks_postings(request, clause) and not (replaced and path[0] == "query"):
                 request.report(
                     RULE,
@@ -49,15 +49,9 @@ def pruned_postings(request: LintedRequest) -> None:
                 )
 
 
-def _clauses(query: Any, path: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _scoring(query: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """(path, clause) for a query, and for all clauses in it that contribute to the score."""
-    if not isinstance(query, dict) or len(query) != 1 or not isinstance(next(iter(query.values())), dict):
-        return
-    yield path, query
-    for below, inner in children(query):
-        if below[1] in ("filter", "must_not"):
-            continue
-        yield from _clauses(inner, (*path, *below))
+    return clauses(query, path, beside=("filter", "must_not"))
 
 
 def _says_pruned(clause: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,20 @@ class LintedRequest:
         if name == forward_index.FIELD:
             return "binary" if self.meta.forward_index else ""
         return "binary" if name == "pq" else None
+
+    def lacks(self, name: str, *, patterns: bool) -> bool:
+        """Whether the index certainly has no such field. patterns: * in the name stands for any characters."""
+        if self.index.fields is None or name.rpartition(".")[2].startswith("_"):
+            return False  # _id and the like, and what a search_as_you_type field adds, are not in the mapping
+        derived = {each: {"type": "flat_object"} for each in as_object(self.body.get("derived"))}
+        fields = {**self.index.fields, **derived}
+        pattern = re.escape(name).replace(r"\*", ".*" if patterns else r"\*")
+        if any(re.fullmatch(pattern, each) for each in fields):
+            return False
+        above = name.split(".")
+        around = (fields.get(".".join(above[:count]), {}) for count in range(1, len(above)))
+        # The fields inside a flat_object have no mapping; an alias may stand for one.
+        return not any(mapping.get("type") in ("alias", "flat_object") for mapping in around)
 
     def check_field(
         self, name: str, needed: str, path: Path, outcome: Outcome = "rejected", *, missing: Outcome | None = None

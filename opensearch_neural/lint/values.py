@@ -83,21 +83,3 @@ def is_time(value: Any) -> bool:
     """Whether OpenSearch reads a value as a time: a whole number with a unit ("10s"), or 0 or -1 without one."""
     match = _TIME.fullmatch(value if isinstance(value, str) else json.dumps(value))
     return match is not None and -(2**63) <= int(match["number"] or 0) < 2**63
-
-
-def sort_field(entry: Any) -> str:
-    if isinstance(entry, dict):
-        return str(next(iter(entry), ""))
-    return str(entry)
-
-
-def sorts_by_score(sort: Any) -> bool:
-    """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
-    entries = as_list(sort)
-    if not entries:
-        return True
-    if len(entries) > 1 or sort_field(entries[0]) != "_score":
-        return False
-    how = entries[0]["_score"] if isinstance(entries[0], dict) else "desc"
-    order = how.get("order", "desc") if isinstance(how, dict) else how
-    return order == "desc"

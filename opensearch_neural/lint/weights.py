@@ -7,7 +7,7 @@ from typing import Any
 
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
-from opensearch_neural.lint.values import as_number, as_object, float32, number_or
+from opensearch_neural.lint.values import as_list, as_number, as_object, float32, number_or
 
 LARGEST_WEIGHT = 64.0
 
@@ -46,6 +46,20 @@ def boosts(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
                 f"{value!r} is above {LARGEST_WEIGHT:g}: rank_feature accepts it, neural_sparse refuses the same query",
                 "scale all weights of the query alike: the order of hits stays",
             )
+
+
+def indices_boost(request: LintedRequest) -> None:
+    given = request.body.get("indices_boost")
+    for place, boosts in enumerate(as_list(given)):
+        for name, value in as_object(boosts).items():
+            boost, at = as_number(value), (place,) if isinstance(given, list) else ()
+            where: Path = ("indices_boost", *at, name)
+            if boost is not None and boost < 0:
+                message = f"{value!r} is not a number of 0 or more"
+                request.report("boost", "rejected", where, message, "give a number above 0")
+            elif boost == 0:
+                message = "every hit of this index scores 0"
+                request.report("boost", "bends", where, message, "give a number above 0")
 
 
 def check_weight(request: LintedRequest, weight: Any, path: Path) -> None:

@@ -15,6 +15,7 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
     sparse.py       bodies that search words and tokens: BM25, a sparse model, both together, rare tokens first
     dense.py        bodies that search vectors and quantized codes, alone and with other searches
     urls.py         bodies that look up URLs
+    own_request.py  an application's own request, with what a model adds
     body_parts.py   the clauses, filters, second phases and page that bodies consist of
     explain.py      bodies whose answer explains its scores
     rare.py         which tokens and words of a query are rare
@@ -52,6 +53,7 @@ from opensearch_neural.queries.dense import (
     quantized_rescore,
 )
 from opensearch_neural.queries.explain import explained
+from opensearch_neural.queries.own_request import own_request
 from opensearch_neural.queries.rare import Rare, rare_tokens, rare_words
 from opensearch_neural.queries.sparse import (
     HELD,
@@ -97,6 +99,7 @@ __all__ = [
     "listed_urls",
     "nearest_clauses",
     "neural_sparse",
+    "own_request",
     "partial_answer",
     "preference",
     "pruned_sparse",

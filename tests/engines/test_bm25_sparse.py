@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from forward_rows import row_field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opensearchpy.exceptions import TransportError
 
 from ingest.job import CorpusSource, Job, run_job
 from ingest.settings import Models, NewIndex
@@ -326,6 +327,25 @@ def test_a_certified_page_of_a_query_of_ones_own_is_that_of_all_it_matches(writt
             assert page == pytest.approx(list(exact.values()), rel=1e-5)
     # What all score 0 for stays above nothing.
     assert any(sure for window, sure in outcomes if window == 200) == (kind != "filter alone")
+
+
+@pytest.mark.cluster
+def test_all_hits_are_read_by_search_after_without_a_window_and_not_beside_a_rescore(written: Written) -> None:
+    def sum_of(window: int | None, size: int) -> queries.Body:
+        return queries.bm25_sparse("word3 word7", {"t1": 2.0, "t5": 1.0}, weight=0.5, window=window, size=size)
+
+    everything, paged = {**sum_of(None, 7), "sort": ["_score", {"_id": "asc"}]}, []
+    while hits := written.search(everything)["hits"]["hits"]:
+        paged += hits
+        everything["search_after"] = hits[-1]["sort"]
+    assert {hit["_id"]: hit["_score"] for hit in paged} == written.hits(sum_of(None, DOCUMENTS))
+    assert [hit["_score"] for hit in paged] == sorted((hit["_score"] for hit in paged), reverse=True)
+    after = {name: everything[name] for name in ("sort", "search_after")}
+    collapsed = {**everything, "collapse": {"field": "group"}}
+    for body, reason in (({**sum_of(30, 7), **after}, "sort"), (collapsed, "search_after")):
+        with pytest.raises(TransportError) as refused:
+            written.search(body)
+        assert reason in str(refused.value.info)
 
 
 @pytest.mark.cluster

@@ -14,6 +14,8 @@ REJECTED = [
     Case("page", {"query": ALL, "search_after": [5]}),
     Case("page", {"query": ALL, "sort": ["_score"], "search_after": [5]}),
     Case("page", {"query": ALL, "sort": [{"n": "asc"}], "search_after": [5], "from": 5}),
+    Case("page", {"query": ALL, "sort": ["_score", "n"], "search_after": [5, 5], "collapse": {"field": "url"}}),
+    Case("page", {"query": hybrid(), **NORMALIZED, "sort": ["n"], "search_after": [5], "collapse": {"field": "url"}}),
     Case("too-many-clauses", {"query": sparse(many("a", 1025))}),
     Case("too-many-clauses", {"query": should(*(feature(f"sparse.a{number}") for number in range(1025)))}),
     Case("too-many-clauses", {"query": {"bool": {"should": [feature("sparse.a")] * 1025}}}),

@@ -47,7 +47,9 @@ from opensearch_neural.queries import Body, Rare
 
 from . import (
     test_boolean,
+    test_fields,
     test_fusion,
+    test_highlight,
     test_hybrid,
     test_limits,
     test_members,
@@ -64,7 +66,9 @@ from . import (
 
 FAMILIES = (
     test_boolean,
+    test_fields,
     test_fusion,
+    test_highlight,
     test_hybrid,
     test_limits,
     test_members,

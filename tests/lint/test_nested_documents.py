@@ -20,6 +20,15 @@ BENDS = [
     Case("nested-field", {"query": {"nested": {"path": "several", "query": RAINBOW}}}, {"query": RAINBOW}),
     Case(
         "nested-field",
+        {
+            "query": {
+                "nested": {"path": "several", "query": {"multi_match": {"query": "rainbow", "fields": ["te*", "text"]}}}
+            }
+        },
+        {"query": RAINBOW},
+    ),
+    Case(
+        "nested-field",
         {"query": {"exists": {"field": "several.vector"}}},
         {"query": {"nested": {"path": "several", "query": {"exists": {"field": "several.vector"}}}}},
     ),

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from lint_cases import NORMALIZED, Case, bending, hybrid, rejected, rescore, sparse, two_phase
+from typing import Any
+
+import pytest
+from lint_cases import META, NORMALIZED, Case, LintNode, bending, hybrid, refusal, rejected, rescore, sparse, two_phase
+
+from opensearch_neural.lint import lint
 
 REJECTED = [
     *(
         Case("rescore-with-sort", {"query": sparse(), "rescore": rescore(), "sort": sort})
-        for sort in (["n"], "n", {"n": "asc"}, [{"_score": "asc"}], ["_score", "n"], ["_doc"])
+        for sort in (
+            ["n"],
+            "n",
+            {"n": "asc"},
+            [{"_score": "asc"}],
+            ["_score", "n"],
+            ["_doc"],
+            {"_score": "desc", "n": "asc"},
+        )
     ),
     Case("rescore-with-sort", {"query": sparse(), "sort": ["n"], **two_phase(prune_ratio=0.9)}),
     Case(
@@ -50,6 +63,15 @@ BENDS = [
         {"query": sparse(), "rescore": rescore()},
     ),
 ]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("sort", ["_score", {"_score": "DESC"}, [{"_score": {"order": "desc"}}], [{"_score": {}}], []])
+def test_a_sort_by_the_descending_score_alone_passes(lint_node: LintNode, sort: Any) -> None:
+    body = {"query": sparse(), "rescore": rescore(), "sort": sort}
+    assert not lint(body, lint_node.capabilities, META, index=lint_node.facts)
+    assert not refusal(lint_node.client, lint_node.index, body)
+
 
 test_what_is_called_rejected_is_rejected = rejected(REJECTED)
 test_what_is_said_to_bend_gives_other_hits_than_its_remedy = bending(BENDS)

@@ -175,6 +175,13 @@ def hits(client, index: str, body: Body) -> list[tuple[str, float | None]]:
     return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
 
 
+def shown(client, index: str, body: Body) -> tuple[Any, Any]:
+    """What a user sees of an answer: its hits, with marked words and values, and its aggregations."""
+    answer = client.search(index=index, body=body)
+    seen = ("_id", "_score", "highlight", "fields")
+    return [[hit.get(each) for each in seen] for hit in answer["hits"]["hits"]], answer.get("aggregations")
+
+
 @dataclass(frozen=True)
 class LintNode:
     """A node with an index on which cases are tried."""
@@ -199,13 +206,13 @@ class LintNode:
         assert refusal(self.client, self.of(case)[0], case.body)
 
     def check_bends(self, case: Case) -> None:
-        """The hits are others than those of the remedy."""
+        """The answer is another than that of the remedy."""
         findings, index = self.lint(case), self.of(case)[0]
         assert (case.rule, "bends") in {(finding.rule, finding.outcome) for finding in findings}
         assert not [finding for finding in findings if finding.outcome == "rejected"]
         assert case.mended is not None
         assert case.rule not in {finding.rule for finding in self.lint(case, case.mended)}
-        assert hits(self.client, index, case.body) != hits(self.client, index, case.mended)
+        assert shown(self.client, index, case.body) != shown(self.client, index, case.mended)
 
 
 def rejected(cases: list[Case]) -> Callable[..., None]:

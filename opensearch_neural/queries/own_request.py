@@ -1,0 +1,68 @@
+"""An application's own request, with what a model adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from opensearch_neural.queries.body_parts import Body
+
+
+def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body:
+    """Your own request with the query and the second phase of `made`, the body by `bm25_sparse` with `base=own["query"]`.
+
+    Its page, facets, highlights, `_source`, totals, `post_filter` and `collapse` stay. Its `rescore` is replaced.
+
+    OpenSearch sorts no hits that it rescores. So a sort by the score and then by fields, for hits of equal score, stays only
+    if `made` does not rescore: with window=None, and with `collapse`. drop_tie_breaks: leave the whole sort out beside a
+    second phase; equal scores are then ordered by shard and document.
+
+    Raises ValueError for a sort that does not begin with the descending score, because what the model adds would not change
+    the order of hits; for a sort by further fields beside a second phase, unless `drop_tie_breaks`; and if `own` collapses
+    and `made` rescores.
+    """
+    request = {**own, "query": made["query"]}
+    request.pop("rescore", None)
+    entries = sort_entries(own.get("sort"))
+    if entries and not _descending_score(*entries[0][1:]):
+        raise ValueError(
+            f"the request sorts by {entries[0][1]!r}, so what the model adds would not change the order of its hits: leave"
+            " the sort out, or search without the model"
+        )
+    if "rescore" not in made:
+        return {**({"collapse": made["collapse"]} if "collapse" in made else {}), **request}
+    if "collapse" in own:
+        raise ValueError(
+            "the request collapses its hits, and OpenSearch collapses no rescored hits: make the body with collapse="
+            f"{own['collapse']['field']!r}, too"
+        )
+    if len(entries) > 1 and not drop_tie_breaks:
+        raise ValueError(
+            f"the request sorts hits of equal score by {entries[1][1]!r}, and OpenSearch sorts no rescored hits: give"
+            " drop_tie_breaks=True, or make the body with window=None"
+        )
+    if len(entries) > 1:
+        del request["sort"]
+    return {**request, "rescore": made["rescore"]}
+
+
+def sort_entries(sort: Any) -> list[tuple[tuple[str | int, ...], str, Any]]:
+    """[(path inside `sort`, field, order or options)]; one object may name several fields."""
+    entries: list[tuple[tuple[str | int, ...], str, Any]] = []
+    for place, entry in enumerate(sort if isinstance(sort, list) else [] if sort is None else [sort]):
+        at = (place,) if isinstance(sort, list) else ()
+        if isinstance(entry, dict):
+            entries += [((*at, str(name)), str(name), how) for name, how in entry.items()]
+        else:
+            entries.append((at, str(entry), None))
+    return entries
+
+
+def sorts_by_score(sort: Any) -> bool:
+    """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
+    entries = sort_entries(sort)
+    return not entries or (len(entries) == 1 and _descending_score(*entries[0][1:]))
+
+
+def _descending_score(field: str, how: Any) -> bool:
+    order = how.get("order") if isinstance(how, dict) else how
+    return field == "_score" and str(order or "desc").lower() == "desc"
