@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.speed.turns import rate
+from benchmarks.speed.turns import on_blocks, rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
@@ -103,8 +102,6 @@ def check_load(experiment: Experiment) -> None:
             f"load tests draw their documents from {COST_SET}, which {experiment.data} lacks",
             "add it, or give --documents '' to measure quality alone",
         )
-    if min(experiment.sizes) < 1:
-        raise InputError("--documents takes numbers above 0")
     _load(experiment).validate()
     allowed_target(experiment.connection, owned=experiment.owned)
 
@@ -205,15 +202,11 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         cascades = tuple(engine for engine in with_dense if engine in CASCADES)
         encoders[cascades] = Encoders(sparse, quantized=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
-    times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
+    # The last documents, if fewer than a turn, are left out.
+    turns = [documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN)]
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
-    for at in range(0, len(documents) - TURN + 1, TURN):  # the last documents, if fewer than a turn, are left out
-        part = documents[at : at + TURN]
-        for engines, encoder in encoders.items():
-            started = time.perf_counter()
-            encoder.vectors(part)
-            times[engines].append(time.perf_counter() - started)
+    times, _ = on_blocks({engines: encoder.vectors for engines, encoder in encoders.items()}, turns)
     return [
         Row(
             f"{COST_SET}, encoding",

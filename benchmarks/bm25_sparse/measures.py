@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -16,7 +16,7 @@ from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.experiment import Baseline, compared, facts, kept, kept_measured, mean_values, means, pairs, slug
-from benchmarks.local_cluster import created_with, ingested
+from benchmarks.local_cluster import created_with, ingested, judged_result
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
@@ -25,7 +25,6 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.evaluation.significance import mean_interval
@@ -181,19 +180,15 @@ def kept_measures(
     with ExitStack() as stack:
 
         @cache
-        def opened() -> tuple[Engines, BeirData, Collection[str]]:
-            engines = stack.enter_context(
-                opened_index(client, experiment, model, name, with_dense=with_dense, bm25=bm25)
-            )
-            asked = judged or judged_queries(experiment.sets[name])
-            return engines, asked, own_documents(client, engines.index, asked.queries, asked.qrels)
+        def opened() -> tuple[Engines, BeirData]:
+            index = opened_index(client, experiment, model, name, with_dense=with_dense, bm25=bm25)
+            return stack.enter_context(index), judged or judged_queries(experiment.sets[name])
 
         def measured(way: str) -> Measured:
-            engines, asked, own = opened()
-            searched_by, settings = ways[way]
+            (engines, asked), (searched_by, settings) = opened(), ways[way]
             body_of = engines.with_settings(**settings).body_of(searched_by)
             retriever = OpenSearchRetriever(client, engines.index, way, body_of)
-            return run_retriever(retriever, asked.queries, asked.qrels, measures, own_documents=own).measured
+            return judged_result(client, engines.index, retriever, asked.queries, asked.qrels, measures).measured
 
         return {way: kept_measured(place / f"{slug(way)}.json", partial(measured, way)) for way in ways}
 

@@ -47,8 +47,6 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
@@ -274,12 +272,7 @@ def quality_rows(
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         rows = quality.nearness_rows(client, workload, judged.queries, set_)
-        own = own_documents(client, layout.index, judged.queries, judged.qrels)
-        asked_of = partial(
-            run_retriever, queries=judged.queries, qrels=judged.qrels, measures=(NDCG,), own_documents=own
-        )
-        ndcg = {variant.name: asked_of(quality.retriever(client, workload, variant)).measured for variant in variants}
-    rows += result_rows.rows(set_, ndcg, baseline=None)
+        rows += quality.judged_rows(client, workload, judged, set_, baseline=None, measures=(NDCG,))
     sizes: dict[str, float] = kept(layout.bytes_file, dict)
     for arm in arms:
         size = sum(sizes[part] for part in arm.reads)
