@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
@@ -17,8 +17,8 @@ from benchmarks.bm25_sparse.measures import (
     DENSE_ENGINES,
     HYBRID,
     SPARSE_ENGINES,
+    WAYS,
     dense_engines,
-    ways_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
@@ -56,17 +56,6 @@ FIELD_SAMPLE = 3000
 """How many documents are written to measure the bytes of an index."""
 TURNS, TURN = 8, 32
 """Turns of each encoder, and documents in a turn."""
-
-
-def variants_of(engines: Iterable[str]) -> list[Variant]:
-    """BM25 and these engines of the table, for a load test."""
-    return [
-        Variant(BM25, BM25),
-        *(
-            Variant(engine, searched_by, settings=tuple(settings.items()))
-            for engine, (searched_by, settings) in ways_of(engines).items()
-        ),
-    ]
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -158,8 +147,9 @@ def load_rows(
         engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
         models = ModelChoice(**dense.query_models(experiment), backend=BACKEND)
     grow(client, growth, say=logger.info)
+    variants = [Variant(name, WAYS[name][0], settings=tuple(WAYS[name][1].items())) for name in (BM25, *engines)]
     rows = rows_under_load(
-        client, allowed_target(chosen, owned=experiment.owned), growth.index, variants_of(engines),
+        client, allowed_target(chosen, owned=experiment.owned), growth.index, variants,
         experiment.sets[COST_SET], models, _load(experiment),
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip

@@ -280,11 +280,6 @@ def quality_rows(
     return rows
 
 
-def load_settings(clients: tuple[int, ...], minutes: float, requests: int) -> LoadSettings:
-    """Raises InputError for settings that cannot work."""
-    return replace(LOAD, clients=clients, minutes=minutes, requests=requests).validate()
-
-
 def cost_rows(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
 ) -> list[Row]:
@@ -349,7 +344,8 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
     model, data = options.model, options.data
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
-    load = load_settings(options.clients, options.minutes, options.requests)  # refused before anything is written
+    # Settings that cannot work are refused before anything is written.
+    load = replace(LOAD, clients=options.clients, minutes=options.minutes, requests=options.requests).validate()
     corpus = str(corpus_of(data))
     layouts = [
         Layout(

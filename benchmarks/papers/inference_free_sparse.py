@@ -431,10 +431,8 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
     """
     from trainers.sparse.settings import SparseCandidates, StageSettings
 
-    dense_teacher, sparse_teacher = ablation.of_kind("dense"), ablation.of_kind("sparse")
-    teachers = {DENSE: dense_teacher, SPARSE: sparse_teacher, PIECES: LEXICAL}
-    if any(DENSE_TRAINED in taught_by for taught_by, _ in FIRST_STAGES.values()):
-        teachers[DENSE_TRAINED] = trained_dense(ablation, dense_teacher)
+    teachers = {DENSE: ablation.of_kind("dense"), SPARSE: ablation.of_kind("sparse"), PIECES: LEXICAL}
+    teachers[DENSE_TRAINED] = trained_dense(ablation, teachers[DENSE])
     base = ablation.student()
     half = replace(base.training, steps=ablation.steps // 2)
     arms: dict[str, SparseConfig] = {}

@@ -29,7 +29,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -57,7 +57,7 @@ from benchmarks.experiment import (
     shared,
     slug,
 )
-from benchmarks.options import of_options, part_option, setting, setting_options
+from benchmarks.options import part_option, setting, setting_options
 from benchmarks.render import signed
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured
@@ -202,13 +202,42 @@ VARIANTS = (
 )
 
 
-# ------------------------------------------------ what trainings have in common
+# ------------------------------------------------ trainings and searches
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The settings that the trainings of all arms share."""
+class TrainedArm:
+    arm: Arm
+    """The vectors of documents, and how they were trained."""
+    seed: int | None
+    """The seed of its training; None for the start."""
+    folder: Path
+    """The folder of the model."""
+    dev: float = math.nan
+    """nDCG@10 on dev of the state that was kept, the best one in training."""
 
+    @property
+    def engine(self) -> MeasuredEngine:
+        return MeasuredEngine(self.arm.name, self.seed)
+
+    @property
+    def spec(self) -> str:
+        """The model's name for `open_retriever`."""
+        return f"{(read_osn_json(self.folder) or {}).get('kind', 'dense')}:{self.folder}"
+
+    @cached_property
+    def hash(self) -> str:
+        return hash_files(self.folder)
+
+
+@dataclass
+class MultiLayerExperiment:
+    """Data, and the settings that the trainings of all arms share; `work` keeps everything made from them."""
+
+    data: Path
+    """The folder of the BEIR folders."""
+    work: Path
+    """Keeps everything made from the data."""
     start: str = setting(START, "The model that every arm starts from.")
     pooling: Pooling = setting(
         "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", type=click.Choice(get_args(Pooling))
@@ -219,6 +248,18 @@ class Recipe:
     learning_rate: float = setting(5e-5, "Learning rate of every training.")
     batch: int = setting(32, "Questions of a step.")
     document_length: int = setting(96, "Most tokens of a document.")
+    steps: int = setting(60, "Optimizer steps of each training.", type=click.IntRange(2))
+    seeds: int = setting(
+        len(SEEDS) - 1,
+        "Seeds of the main arms; one more seed chooses λ.",
+        type=click.IntRange(1, len(SEEDS) - 1),
+    )
+    _sets: dict[str, JudgedSet] = field(default_factory=dict)
+    """{name: set}, as it was loaded."""
+    _trained: dict[Path, TrainedArm] = field(default_factory=dict)
+    """{folder of a model: the arm}"""
+
+    # -------------------------------------------- the start
 
     @cached_property
     def backbone(self) -> Any:
@@ -251,59 +292,6 @@ class Recipe:
         width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
         details = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
         return f"{self.start_name} ({details}), {self.pooling}, {compared}"
-
-    def fingerprint(self, *, steps: int, seed: int) -> str:
-        """A fingerprint of all options that change a training, for its own folder."""
-        # The content of the start, not its place.
-        settings = {**asdict(self), "start": "", "precision": self.computed}
-        return fingerprint(settings, self.start_hash, steps, seed)[:8]
-
-
-@dataclass(frozen=True)
-class TrainedArm:
-    arm: Arm
-    """The vectors of documents, and how they were trained."""
-    seed: int | None
-    """The seed of its training; None for the start."""
-    folder: Path
-    """The folder of the model."""
-    dev: float = math.nan
-    """nDCG@10 on dev of the state that was kept, the best one in training."""
-
-    @property
-    def engine(self) -> MeasuredEngine:
-        return MeasuredEngine(self.arm.name, self.seed)
-
-    @property
-    def spec(self) -> str:
-        """The model's name for `open_retriever`."""
-        return f"{(read_osn_json(self.folder) or {}).get('kind', 'dense')}:{self.folder}"
-
-    @cached_property
-    def hash(self) -> str:
-        return hash_files(self.folder)
-
-
-@dataclass
-class MultiLayerExperiment:
-    """Data, recipe and length of the trainings; `work` keeps everything made from them."""
-
-    data: Path
-    """The folder of the BEIR folders."""
-    work: Path
-    """Keeps everything made from the data."""
-    recipe: Recipe = field(default_factory=Recipe)
-    """What all trainings have in common."""
-    steps: int = setting(60, "Optimizer steps of each training.", type=click.IntRange(2))
-    seeds: int = setting(
-        len(SEEDS) - 1,
-        "Seeds of the main arms; one more seed chooses λ.",
-        type=click.IntRange(1, len(SEEDS) - 1),
-    )
-    _sets: dict[str, JudgedSet] = field(default_factory=dict)
-    """{name: set}, as it was loaded."""
-    _trained: dict[Path, TrainedArm] = field(default_factory=dict)
-    """{folder of a model: the arm}"""
 
     # -------------------------------------------- sets
 
@@ -369,11 +357,16 @@ class MultiLayerExperiment:
 
     def configuration(self, arm: Arm, seed: int) -> DenseConfig:
         """The configuration of `osn train dense` or `osn train mlr`; only the representation differs between arms."""
-        recipe, steps = self.recipe, self.steps
-        name = f"{slug(arm.name)}-{steps}-{seed}-{recipe.fingerprint(steps=steps, seed=seed)}"
+        steps = self.steps
+        # The content of the start, not its place.
+        made_by = {
+            name: getattr(self, name) for name in ("pooling", "cosine", "learning_rate", "batch", "document_length")
+        }
+        made_by |= {"start": "", "precision": self.computed}
+        name = f"{slug(arm.name)}-{steps}-{seed}-{fingerprint(made_by, self.start_hash, steps, seed)[:8]}"
         settings: dict[str, Any] = {
             "output": self.work / "models" / name,
-            "start": recipe.start,
+            "start": self.start,
             "train": [
                 SetSettings(self.train_set(name), name=name, negatives=self.negatives(name)) for name in (SQUAD, WIKIQA)
             ],
@@ -385,10 +378,10 @@ class MultiLayerExperiment:
             ],
             "encoder": EncoderSettings(
                 tied=False,
-                pooling=recipe.pooling,
+                pooling=self.pooling,
                 query_length=48,
-                document_length=recipe.document_length,
-                normalize=recipe.cosine,
+                document_length=self.document_length,
+                normalize=self.cosine,
                 dropout=0.0,
             ),
             "candidates": CandidateSettings(negatives=1, depth=DEPTH),
@@ -396,15 +389,15 @@ class MultiLayerExperiment:
             "selection": DevSettings(queries=DEV_QUERIES, documents=500),
             "training": TrainingSettings(
                 steps=steps,
-                batch_size=recipe.batch,
-                learning_rate=recipe.learning_rate,
+                batch_size=self.batch,
+                learning_rate=self.learning_rate,
                 warmup=0.05,
                 weight_decay=0.0,
                 max_gradient_norm=2.0,
                 set_weights=0.5,
                 evaluate_every=-(-steps // 3),
                 save_every=-(-steps // 4),
-                precision=recipe.computed,
+                precision=self.computed,
                 seed=seed,
             ),
         }
@@ -453,32 +446,32 @@ class MultiLayerExperiment:
         judged, cache = self.judged(name), self.vectors(model, name)
 
         def search() -> Measured:
-            with computing_in(self.recipe.computed):
+            with computing_in(self.computed):
                 engine = open_retriever(model.spec, judged.data.documents, cache=cache)
                 with locked(cache):  # one process at a time writes the vectors
                     run = engine.retrieve(judged.texts, DEPTH)
             return judged.measure(run, MEASURES)
 
-        measured = f"{slug(name)}-{model.hash}-{judged.data.hash}-{self.recipe.computed}"
+        measured = f"{slug(name)}-{model.hash}-{judged.data.hash}-{self.computed}"
         return kept_measured(self.work / "measured" / f"{measured}.json", search)
 
     def vectors(self, model: TrainedArm, name: str) -> Path:
         """The folder of a model's vectors of a test set's corpus; the two sets of squad-mix share it."""
         documents = self.judged(name).data.documents
-        return self.work / "vectors" / model.hash / f"{documents.hash}-{self.recipe.computed}"
+        return self.work / "vectors" / model.hash / f"{documents.hash}-{self.computed}"
 
     def starts(self) -> list[TrainedArm]:
         """The start as published, and, if it reads more tokens of a document than the arms, cut to as many."""
         from sentence_transformers import SentenceTransformer
 
-        recipe, folder = self.recipe, locate(self.recipe.start)
-        name, length = f"{recipe.start_name} as it is", recipe.document_length
+        folder, length = locate(self.start), self.document_length
+        name = f"{self.start_name} as it is"
         published = TrainedArm(Arm(name), None, folder)
         with quiet_loading():
             model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         if model.max_seq_length and model.max_seq_length <= length:
             return [published]
-        cut = self.work / "starts" / f"{recipe.start_hash}-{length}"
+        cut = self.work / "starts" / f"{self.start_hash}-{length}"
         with locked(cut):
             if not cut.exists():
                 model.max_seq_length = length
@@ -514,7 +507,7 @@ def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) 
 def _winner_rows(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> list[Row]:
     test, encoder = experiment.judged(name), load_multi_layer(model.folder)
     documents = test.data.documents
-    with computing_in(experiment.recipe.computed):
+    with computing_in(experiment.computed):
         vectors = several_vectors(encoder, documents, experiment.vectors(model, name) / "documents").stacked()
         queries = encoder.encode_queries(list(test.texts.values()))
     answers = np.array([documents.row(next(iter(positives))) for positives in test.qrels.values()])
@@ -705,7 +698,7 @@ def two_stages(experiment: MultiLayerExperiment) -> RowsAndGoals:
 
 
 def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    models = experiment.each_trained([DUAL, *layer_arms(experiment.recipe.depth)])
+    models = experiment.each_trained([DUAL, *layer_arms(experiment.depth)])
     rows = rows_of(experiment, models, DUAL)
     return rows + winner_rows(experiment, [model for model in models if model.arm.layers]), []
 
@@ -721,7 +714,6 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
 @paper_options
 @part_option(PARTS)
 @setting_options(MultiLayerExperiment)
-@setting_options(Recipe)
 def multi_layer(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **options: Any) -> None:
     """Train multi-layer representations, a dual encoder and its rivals, and compare them.
 
@@ -729,19 +721,18 @@ def multi_layer(data: Path, work: Path, record: Path | None, chosen: tuple[str, 
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn paper multi-layer --data DIR --work DIR --part variants --steps 100 --seeds 1
     """
-    recipe = of_options(Recipe, options)
-    experiment = of_options(MultiLayerExperiment, options, data=data, work=work, recipe=recipe).prepare()
+    experiment = MultiLayerExperiment(data, work, **options).prepare()
 
     def part(title: str, run: Callable[[MultiLayerExperiment], RowsAndGoals], draw: Any = None) -> PaperPart:
         def shown(row: Row) -> bool:
             above_dual = row.kind == "difference" and row.baseline in (DUAL.name, in_two_stages(DUAL).name)
             return (row.measure in MEASURES and row.kind == "value") or (row.measure == TOP_5 and above_dual)
 
-        title = f"{title}; start: {recipe.described}; {experiment.steps} steps"
+        title = f"{title}; start: {experiment.described}; {experiment.steps} steps"
         seeds = SEEDS[: experiment.seeds + 1] if run is variants else SEEDS[:1]
         return PaperPart(title, partial(run, experiment), [data / SQUAD, data / WIKIQA], seeds, shown, draw)
 
-    draw = partial(draw_layers, recipe.depth)
+    draw = partial(draw_layers, experiment.depth)
     parts = {
         "variants": part("Multi-layer representations against a dual encoder and its rivals", variants),
         "two-stage": part("Multi-layer representations in two stages", two_stages),
