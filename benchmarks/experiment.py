@@ -330,12 +330,7 @@ def gain_goal(words: str, gain: Row | None, *, digits: int = 3) -> Goal:
 
 
 def gains_goal(
-    words: str,
-    target: str,
-    gains: Mapping[str, Row],
-    least: int,
-    *,
-    shown: Callable[[Row], str] = signed,
+    words: str, target: str, gains: Mapping[str, Row], least: int, *, shown: Callable[[Row], str] = signed
 ) -> Goal:
     """A goal that at least so many of `gains` {name: difference} lie above zero with their interval. Its value is "1 of 2"
     with all of them; there is none without any."""

@@ -223,7 +223,8 @@ class TrainedArm:
     @property
     def spec(self) -> str:
         """The model's name for `open_retriever`."""
-        return f"{(read_osn_json(self.folder) or {}).get('kind', 'dense')}:{self.folder}"
+        kind = "dense" if self.seed is None else (read_osn_json(self.folder) or {})["kind"]
+        return f"{kind}:{self.folder}"
 
     @cached_property
     def hash(self) -> str:

@@ -479,7 +479,7 @@ def direction_goals(rows: Iterable[Row]) -> list[Goal]:
         of_stage = {f"{name}, {variant}": row for name in TESTED for variant, row in gains(stage, name).items()}
         if of_stage:
             words_of_stage = f"{words}: the same direction after {stage}, interval above zero (MRR@10)"
-            goals.append(gains_goal(words_of_stage, "all", of_stage, len(of_stage)))
+            goals.append(gains_goal(words_of_stage, "above 0", of_stage, len(of_stage)))
     return goals
 
 
