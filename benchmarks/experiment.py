@@ -326,7 +326,7 @@ def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
 
 def gain_goal(words: str, gain: Row | None, *, digits: int = 3) -> Goal:
     """A goal that the interval of a difference lies above zero."""
-    return goal_of(words, "low above 0", gain and signed(gain, digits), is_above(gain))
+    return goal_of(words, "low above 0", None if gain is None else signed(gain, digits), is_above(gain))
 
 
 def gains_goal(

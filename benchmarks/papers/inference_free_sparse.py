@@ -705,7 +705,7 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
                 "interval included (section 5.3.2)"
             )
             is_kept = row is not None and row.low is not None and row.low >= -MOST_LOST
-            goals.append(goal_of(words, f"at least -{MOST_LOST}", row and signed(row, 4), is_kept))
+            goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), is_kept))
     return goals
 
 

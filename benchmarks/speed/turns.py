@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 SEED = 0
 
-K, B, R = TypeVar("K"), TypeVar("B"), TypeVar("R")
+K = TypeVar("K")
+B = TypeVar("B")
+R = TypeVar("R")
 
 
 def in_turn(arms: Iterable[K], turn: int) -> list[K]:
