@@ -2,7 +2,7 @@
 
     command.py            `osn bench` and `osn paper`, the groups of commands
     experiment.py         arms × seeds, kept measurements, rows, goals, result files: what all experiments share
-    local_cluster.py      the cluster that a benchmark searches: the user's, or a node of its own
+    local_cluster.py      the cluster that a benchmark searches: the user's, or a node of its own; searches of judged queries
     cluster_bm25.py       OpenSearch's BM25, tuned on train questions, as a rival
     beir_parts.py         parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
     options.py            options of the commands: fields of a dataclass, lists of numbers, --part

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from benchmarks.experiment import kept
-from benchmarks.local_cluster import ingested
+from benchmarks.local_cluster import ingested, judged_result
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.measures import Measured, Qrels
 from opensearch_neural.queries import bm25
 from opensearch_neural.retrievers import Run
@@ -82,32 +80,18 @@ class ClusterBM25:
         return OpenSearchRetriever(self.client, index, "BM25", lambda text, size: bm25(text, size=size))
 
     def measure(
-        self,
-        queries: Mapping[str, str],
-        qrels: Qrels,
-        settings: Bm25Settings,
-        measures: Iterable[str],
-        own: Collection[str] | None = None,
+        self, queries: Mapping[str, str], qrels: Qrels, settings: Bm25Settings, measures: Iterable[str]
     ) -> Measured:
-        """A query that is a document itself is left out of its own hits, as in `osn eval`.
-
-        own: such queries; None: the index is asked
-        """
-        own = self.own_documents(queries, qrels) if own is None else own
-        return run_retriever(self.retriever(settings), queries, qrels, measures, own_documents=own).measured
-
-    def own_documents(self, queries: Mapping[str, str], qrels: Qrels) -> set[str]:
-        """The queries that are documents of the corpus, whose texts are the same in all indexes."""
-        index, *_ = self.indexes.values()
-        return own_documents(self.client, index, queries, qrels)
+        """The measures with these settings; see `judged_result`."""
+        index, retriever = self.indexes[settings.analyzer], self.retriever(settings)
+        return judged_result(self.client, index, retriever, queries, qrels, measures).measured
 
     def scores(self, train: TrainingData, measure: str = "nDCG@10") -> dict[Bm25Settings, float]:
         """The measure of every analyzer, k1 and b of GRID on judged questions."""
         scores, queries, qrels = {}, train.query_texts(), train.qrels()
-        own = self.own_documents(queries, qrels)
         for analyzer, k1, b in itertools.product(self.indexes, *GRID):
             settings = Bm25Settings(analyzer, k1, b)
-            scores[settings] = self.measure(queries, qrels, settings, [measure], own).mean[measure]
+            scores[settings] = self.measure(queries, qrels, settings, [measure]).mean[measure]
         return scores
 
 
@@ -138,19 +122,27 @@ def tuning_questions(folder: Path) -> TrainingData:
     return train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
 
 
-def kept_scores(
-    folder: Path, name: str, settings: Callable[..., S], scores: Callable[[], Mapping[S, float]]
-) -> dict[S, float]:
-    """{settings: score} on the set `name`, measured once for this grid and kept in `folder`."""
-    file = folder / f"{name}-{fingerprint([GRID, TUNING_QUERIES])}.json"
-    content = kept(file, lambda: [[list(tried), score] for tried, score in scores().items()])
-    return {settings(*tried): score for tried, score in content}
+def tuned_on_train(
+    folders: Mapping[str, Path], kept_in: Path, settings: Callable[..., S], scores: Callable[[Path], Mapping[S, float]]
+) -> dict[str, S]:
+    """For each set the settings that are best on its train questions, and under "" those best on average.
+
+    folders: {set: its BEIR folder}; scores: folder → {settings: score}, measured once for this grid and kept in `kept_in`.
+    Raises InputError if there is no set.
+    """
+    if not folders:
+        raise InputError("no set has a train split to tune BM25 on", "add one that has qrels/train.tsv")
+
+    def of_set(name: str) -> dict[S, float]:
+        file = kept_in / f"{name}-{fingerprint([GRID, TUNING_QUERIES])}.json"
+        content = kept(file, lambda: [[list(tried), score] for tried, score in scores(folders[name]).items()])
+        return {settings(*tried): score for tried, score in content}
+
+    return best_settings({name: of_set(name) for name in folders})
 
 
 def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
-    """For each set the settings that are best on its train questions, and under "" those best on average."""
-    if not scores:
-        raise InputError("no set has a train split to tune BM25 on", "add one that has qrels/train.tsv")
+    """For each set the settings with the best score, and under "" those best on average."""
     best = {name: max(of_set, key=lambda tried: of_set[tried]) for name, of_set in scores.items()}
     everywhere = next(iter(scores.values()))
     best[""] = max(everywhere, key=lambda tried: sum(of_set[tried] for of_set in scores.values()))
@@ -159,12 +151,10 @@ def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
 
 
 def tuned_bm25(client: OpenSearch, folders: Mapping[str, Path], kept_in: Path) -> dict[str, Bm25Settings]:
-    """The analyzer, k1 and b of the cluster's BM25, chosen on the train splits of BEIR folders; see `best_settings`."""
+    """The analyzer, k1 and b of the cluster's BM25, chosen on the train splits of BEIR folders; see `tuned_on_train`."""
 
     def scores(folder: Path) -> dict[Bm25Settings, float]:
         with cluster_bm25(client, corpus_of(folder)) as engine:
             return engine.scores(tuning_questions(folder))
 
-    return best_settings(
-        {name: kept_scores(kept_in, name, Bm25Settings, partial(scores, folder)) for name, folder in folders.items()}
-    )
+    return tuned_on_train(folders, kept_in, Bm25Settings, scores)

@@ -6,10 +6,9 @@ trained with a seed is a `MeasuredEngine`. Every part of a paper takes the same 
     trials(ARMS, REPEATED, seeds)             every arm with the first seed; arms in REPEATED with all seeds
     for_each(engines, output, train)          trains each once, also in several processes side by side
     kept_measured(file, compute)              searches each once, and keeps the measures of every question
-    measured | means(measured, seeds)         the mean over seeds, question by question
-    compared(set, measured, DIFFERENCES)      values with intervals, and paired differences
+    compared(set, measured, DIFFERENCES)      values with intervals, and paired differences; the mean over seeds, too
     facts(set, engine, values, n)             values without interval, such as sizes
-    Table(rows, seeds)                        finds rows by set, engine and measure, to judge goals
+    Table(rows, seeds)                        finds rows by set, engine and measure, to judge goals (`gain_goal`, …)
     run_parts({name: PaperPart(...)}, record) tables, goals and a summary for each part
 
 Slow results are kept in the folder --work, named by the settings that made them. The same command continues where an
@@ -31,6 +30,7 @@ from typing import Any, TypeVar
 
 import click
 
+from benchmarks.render import signed
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, label, measure
@@ -172,11 +172,13 @@ def compared(
     clusters: Mapping[str, str] | None = None,
     seeds: Sequence[int] = (),
 ) -> list[Row]:
-    """Rows of the set `name`: each engine's values with intervals, and paired differences by `pairs`.
+    """Rows of the set `name`: each engine's values with intervals, and paired differences by `pairs`; with several `seeds`
+    also those of `means` over them.
 
     Intervals are over questions, or `clusters` of them; they do not include the variation between seeds. Differences of
     means over several `seeds` have a further row: the standard error over seeds.
     """
+    measured = {**measured, **means(measured, seeds)}
     against: dict[MeasuredEngine | None, list[MeasuredEngine]] = {}
     for engine, baseline in pairs(measured, differences):
         against.setdefault(baseline, []).append(engine)
@@ -320,6 +322,21 @@ def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
     """A goal that all of `passed` are True, shown as "2 of 3" with `note`; not measured if `passed` is empty."""
     count, met = len(passed), sum(passed)
     return goal_of(words, f"{count} of {count}", f"{met} of {count}{note}" if count else None, met == count)
+
+
+def gain_goal(words: str, gain: Row | None, *, digits: int = 3) -> Goal:
+    """A goal that the interval of a difference lies above zero."""
+    return goal_of(words, "low above 0", None if gain is None else signed(gain, digits), is_above(gain))
+
+
+def gains_goal(
+    words: str, target: str, gains: Mapping[str, Row], least: int, *, shown: Callable[[Row], str] = signed
+) -> Goal:
+    """A goal that at least so many of `gains` {name: difference} lie above zero with their interval. Its value is "1 of 2"
+    with all of them; there is none without any."""
+    above = sum(map(is_above, gains.values()))
+    values = "; ".join(f"{name}: {shown(row)}" for name, row in gains.items())
+    return goal_of(words, target, f"{above} of {len(gains)} ({values})" if gains else None, above >= least)
 
 
 # ------------------------------------------------ the command

@@ -22,6 +22,9 @@ from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.evaluation.engine_comparison import EngineResult, own_documents, run_retriever
+from opensearch_neural.evaluation.measures import Qrels
+from opensearch_neural.retrievers import Retriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -84,6 +87,20 @@ def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Ite
             yield index
         finally:
             client.indices.delete(**delete)
+
+
+def judged_result(
+    client: OpenSearch,
+    index: str,
+    retriever: Retriever,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    measures: Iterable[str],
+) -> EngineResult:
+    """What a search of the index finds for judged queries. A query that is a document of the index itself is left out of its
+    own hits, as in `osn eval`. Raises as `run_retriever`."""
+    own = own_documents(client, index, queries, qrels)
+    return run_retriever(retriever, queries, qrels, measures, own_documents=own)
 
 
 @contextmanager

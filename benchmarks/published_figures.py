@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.experiment import publish, record_option
-from benchmarks.local_cluster import ingested
+from benchmarks.local_cluster import ingested, judged_result
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex
@@ -29,7 +29,6 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.measures import Measured, label
 from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Goal
@@ -80,11 +79,8 @@ def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, s
     with ingested(client, job) as index:
         opened = open_engines(client, index)
         retrievers = {engine: OpenSearchRetriever(client, index, engine, opened.body_of(engine)) for engine in engines}
-        own = own_documents(client, index, judged.queries, judged.qrels)
         return {
-            engines[engine]: run_retriever(
-                retriever, judged.queries, judged.qrels, MEASURES, own_documents=own
-            ).measured
+            engines[engine]: judged_result(client, index, retriever, judged.queries, judged.qrels, MEASURES).measured
             for engine, retriever in retrievers.items()
         }
 

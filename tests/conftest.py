@@ -24,7 +24,7 @@ import pytest
 
 from opensearch_neural import node
 from opensearch_neural.errors import OsnError
-from opensearch_neural.node import configuration
+from opensearch_neural.node import clusters, configuration
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -211,7 +211,7 @@ def index_name(client: OpenSearch) -> Iterator[str]:
 def _three_nodes() -> Iterator[node.ClusterState]:
     # Its nodes are killed and started again on their ports: away from those that other tests' clusters take meanwhile.
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    (port,) = configuration.free_ports(1, 9600 + 20 * worker, set())
+    (port,) = clusters.free_ports(1, 9600 + 20 * worker, set())
     yield from _local_cluster(f"osn-tests-three-{os.getpid()}", nodes=3, heap="512m", port=port)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
@@ -18,8 +17,8 @@ from benchmarks.bm25_sparse.measures import (
     DENSE_ENGINES,
     HYBRID,
     SPARSE_ENGINES,
+    WAYS,
     dense_engines,
-    ways_of,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import corpus_of
@@ -30,7 +29,7 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.speed.turns import rate
+from benchmarks.speed.turns import on_blocks, rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
@@ -57,17 +56,6 @@ FIELD_SAMPLE = 3000
 """How many documents are written to measure the bytes of an index."""
 TURNS, TURN = 8, 32
 """Turns of each encoder, and documents in a turn."""
-
-
-def variants_of(engines: Iterable[str]) -> list[Variant]:
-    """BM25 and these engines of the table, for a load test."""
-    return [
-        Variant(BM25, BM25),
-        *(
-            Variant(engine, searched_by, settings=tuple(settings.items()))
-            for engine, (searched_by, settings) in ways_of(engines).items()
-        ),
-    ]
 
 
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
@@ -103,8 +91,6 @@ def check_load(experiment: Experiment) -> None:
             f"load tests draw their documents from {COST_SET}, which {experiment.data} lacks",
             "add it, or give --documents '' to measure quality alone",
         )
-    if min(experiment.sizes) < 1:
-        raise InputError("--documents takes numbers above 0")
     _load(experiment).validate()
     allowed_target(experiment.connection, owned=experiment.owned)
 
@@ -161,8 +147,9 @@ def load_rows(
         engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
         models = ModelChoice(**dense.query_models(experiment), backend=BACKEND)
     grow(client, growth, say=logger.info)
+    variants = [Variant(name, WAYS[name][0], settings=tuple(WAYS[name][1].items())) for name in (BM25, *engines)]
     rows = rows_under_load(
-        client, allowed_target(chosen, owned=experiment.owned), growth.index, variants_of(engines),
+        client, allowed_target(chosen, owned=experiment.owned), growth.index, variants,
         experiment.sets[COST_SET], models, _load(experiment),
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
@@ -205,15 +192,11 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
         cascades = tuple(engine for engine in with_dense if engine in CASCADES)
         encoders[cascades] = Encoders(sparse, quantized=load_quantized(dense.quantized(experiment)))
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
-    times: dict[Sequence[str], list[float]] = {engines: [] for engines in encoders}
+    # The last documents, if fewer than a turn, are left out.
+    turns = [documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN)]
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
-    for at in range(0, len(documents) - TURN + 1, TURN):  # the last documents, if fewer than a turn, are left out
-        part = documents[at : at + TURN]
-        for engines, encoder in encoders.items():
-            started = time.perf_counter()
-            encoder.vectors(part)
-            times[engines].append(time.perf_counter() - started)
+    times, _ = on_blocks({engines: encoder.vectors for engines, encoder in encoders.items()}, turns)
     return [
         Row(
             f"{COST_SET}, encoding",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -16,7 +16,7 @@ from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.experiment import Baseline, compared, facts, kept, kept_measured, mean_values, means, pairs, slug
-from benchmarks.local_cluster import created_with, ingested
+from benchmarks.local_cluster import created_with, ingested, judged_result
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Models, NewIndex, Writing
@@ -25,7 +25,6 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.evaluation.significance import mean_interval
@@ -50,12 +49,15 @@ BACKEND: Backend = "onnx-int8"
 """Encodes the queries of DENSE_ENGINES."""
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}; bm25-sparse itself has the default window."""
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
+Way = tuple[str, dict[str, Any]]
+"""(the engine that searches, its settings)."""
+WAYS: dict[str, Way] = {engine: (engine, {}) for engine in (BM25, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID)}
+WAYS |= {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
 RARE_FIRST, ALL_WORDS = BY_WORDS = ("bm25-sparse, rare words", "bm25-sparse, all words")
 """bm25-sparse in whose first phase rare words decide, as by default in large indexes, and all words."""
 WAYS |= {RARE_FIRST: (SUM, {"rare": RARE_WORDS}), ALL_WORDS: (SUM, {"rare": Rare("ratio", 0)})}
 WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
-"""{engine of the table: (engine that searches, its settings)}; others search under their own name, with default settings."""
+"""{engine of the table: the way that it searches}"""
 MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, *BY_WORDS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
@@ -96,15 +98,6 @@ def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
     return [pair for pair in pairs if pair[0] in DENSE_ENGINES or not experiment.beside]
 
 
-def way_of(engine: str) -> tuple[str, dict[str, Any]]:
-    """(the engine that searches for an engine of the table, its settings)"""
-    return WAYS.get(engine, (engine, {}))
-
-
-def ways_of(engines: Iterable[str]) -> dict[str, tuple[str, dict[str, Any]]]:
-    return {engine: way_of(engine) for engine in engines}
-
-
 # ------------------------------------------------ quality
 
 
@@ -120,14 +113,14 @@ def measured_set(
         if not experiment.beside:
             # BM25's hits do not depend on the index's vectors.
             names = SPARSE_ENGINES if MeasuredEngine(BM25) in measured else (BM25, *SPARSE_ENGINES)
+            ways = {engine: WAYS[engine] for engine in names}
             place = measured_with(experiment, model, name, with_dense=False)
-            for engine, of_engine in kept_measures(client, experiment, model, name, ways_of(names), place).items():
+            for engine, of_engine in kept_measures(client, experiment, model, name, ways, place).items():
                 with_model = MeasuredEngine(engine, model.seed, model.name)
                 measured[MeasuredEngine(BM25) if engine == BM25 else with_model] = of_engine
             if tuned is not None:
-                ways: dict[str, tuple[str, dict[str, Any]]] = {TUNED_SUM: (SUM, {})}
-                tuned_sum = kept_measures(client, experiment, model, name, ways, place, bm25=tuned)[TUNED_SUM]
-                measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = tuned_sum
+                tuned_sum = kept_measures(client, experiment, model, name, {TUNED_SUM: WAYS[SUM]}, place, bm25=tuned)
+                measured[MeasuredEngine(TUNED_SUM, model.seed, model.name)] = tuned_sum[TUNED_SUM]
             terms = kept(place / "facts.json", partial(active_terms, experiment, model, name))[TERMS]
             rows += facts(name, MeasuredEngine(SUM, model.seed, model.name), {TERMS: terms}, 1)
         if experiment.dense:
@@ -145,7 +138,8 @@ def dense_measured(
     engines = dense_engines(experiment, model.name)
     names = (BM25, *engines) if model.name == PUBLISHED else engines
     place = measured_with(experiment, model, name, with_dense=True)
-    of_name = kept_measures(client, experiment, model, name, ways_of(names), place, with_dense=True)
+    ways = {engine: WAYS[engine] for engine in names}
+    of_name = kept_measures(client, experiment, model, name, ways, place, with_dense=True)
     variant = dense.variant(experiment, model.name)
     measured = {MeasuredEngine(engine, model.seed, variant): of_name[engine] for engine in engines}
     measured |= {MeasuredEngine(BM25): of_name[BM25]} if BM25 in names else {}
@@ -166,7 +160,7 @@ def kept_measures(
     experiment: Experiment,
     model: MeasuredEngine,
     name: str,
-    ways: Mapping[str, tuple[str, dict[str, Any]]],
+    ways: Mapping[str, Way],
     place: Path,
     *,
     with_dense: bool = False,
@@ -181,19 +175,15 @@ def kept_measures(
     with ExitStack() as stack:
 
         @cache
-        def opened() -> tuple[Engines, BeirData, Collection[str]]:
-            engines = stack.enter_context(
-                opened_index(client, experiment, model, name, with_dense=with_dense, bm25=bm25)
-            )
-            asked = judged or judged_queries(experiment.sets[name])
-            return engines, asked, own_documents(client, engines.index, asked.queries, asked.qrels)
+        def opened() -> tuple[Engines, BeirData]:
+            index = opened_index(client, experiment, model, name, with_dense=with_dense, bm25=bm25)
+            return stack.enter_context(index), judged or judged_queries(experiment.sets[name])
 
         def measured(way: str) -> Measured:
-            engines, asked, own = opened()
-            searched_by, settings = ways[way]
+            (engines, asked), (searched_by, settings) = opened(), ways[way]
             body_of = engines.with_settings(**settings).body_of(searched_by)
             retriever = OpenSearchRetriever(client, engines.index, way, body_of)
-            return run_retriever(retriever, asked.queries, asked.qrels, measures, own_documents=own).measured
+            return judged_result(client, engines.index, retriever, asked.queries, asked.qrels, measures).measured
 
         return {way: kept_measured(place / f"{slug(way)}.json", partial(measured, way)) for way in ways}
 

@@ -148,7 +148,7 @@ class Experiment(ModelOptions):
         "Index sizes for the load tests; '' for none.",
         option="--documents",
         shown="100000,1000000",
-        type=NumberList(int, distinct=True),
+        type=NumberList(int, distinct=True, least=1),
     )
     clients: tuple[int, ...] = setting((1, 20), "Clients of the load tests.", shown="1,20", type=NumberList(int))
     minutes: float = setting(12.0, "Longest time for a load test, after its warm-up.", type=float)

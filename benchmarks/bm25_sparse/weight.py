@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, judged_queries, kept_measures, mean_rows, way_of
+from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, WAYS, judged_queries, kept_measures, mean_rows
 from benchmarks.bm25_sparse.models import (
     ON_CORPUS,
     PUBLISHED,
@@ -54,43 +54,28 @@ def split_of(folder: Path, variant: str) -> str | None:
     return splits[0] if splits else None
 
 
-def measured_set(
-    client: OpenSearch,
-    experiment: Experiment,
-    model: MeasuredEngine,
-    name: str,
-    split: str,
-    weights: Sequence[float],
-    most: int,
-) -> dict[MeasuredEngine, Measured]:
-    """{engine: its measures}: BM25, and the sum with each weight; with --dense, the cascade after it instead."""
-    with_dense = experiment.dense is not None
-    models = dense.kept_variant(experiment, str(model), with_dense)
-    label = SUM_CASCADE if with_dense else SUM
-    searched_by, settings = way_of(label)
-    ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
-    of_ways = kept_measures(
-        client, experiment, model, name, {BM25: (BM25, {}), **ways},
-        experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
-        judged=judged_queries(experiment.sets[name], split, most), measures=(MEASURE,),
-    )  # fmt: skip
-    return {MeasuredEngine(engine): measured for engine, measured in of_ways.items()}
-
-
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
-    """The gain with each weight on every set, and in the mean of a model's sets; a row's variant is the model."""
-    rows: list[Row] = []
+    """The gain with each weight on every set, and in the mean of a model's sets: of the sum, or with --dense of the cascade
+    after it. A row's variant is the model."""
+    with_dense, rows = experiment.dense is not None, list[Row]()
+    label = SUM_CASCADE if with_dense else SUM
+    searched_by, settings = WAYS[label]
+    ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
     for model in experiment.models:
-        variant = dense.variant(experiment, model.name)
+        variant, models = dense.variant(experiment, model.name), dense.kept_variant(experiment, str(model), with_dense)
         of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
         for name, folder in experiment.sets.items():
             if split := split_of(folder, variant):
-                of_sets[f"{name} {split}"] = measured_set(client, experiment, model, name, split, weights, most)
+                measured = kept_measures(
+                    client, experiment, model, name, {BM25: WAYS[BM25], **ways},
+                    experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
+                    judged=judged_queries(folder, split, most), measures=(MEASURE,),
+                )  # fmt: skip
+                of_sets[f"{name} {split}"] = {MeasuredEngine(way): of_way for way, of_way in measured.items()}
         if of_sets:
-            engines = next(iter(of_sets.values()))
-            of_model = mean_rows(f"mean of {len(of_sets)} sets", of_sets, [(engine.name, BM25) for engine in engines])
-            for name, measured in of_sets.items():
-                of_model += result_rows.rows(name, measured, baseline=BM25)
+            of_model = mean_rows(f"mean of {len(of_sets)} sets", of_sets, [(way, BM25) for way in (BM25, *ways)])
+            for name, of_set in of_sets.items():
+                of_model += result_rows.rows(name, of_set, baseline=BM25)
             rows += [replace(row, variant=variant) for row in of_model]
     return rows
 

@@ -30,18 +30,16 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.evaluate import available_engines
+from opensearch_neural.commands.evaluate import Compared, available_engines, check_documents, searched
 from opensearch_neural.commands.option_groups import Renamed
 from opensearch_neural.commands.search import print_hits
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.errors import InputError, MissingExtra, OsnError
-from opensearch_neural.evaluation import engine_comparison as experiment
+from opensearch_neural.errors import MissingExtra, OsnError
+from opensearch_neural.evaluation.engine_comparison import engine_rows
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
 from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.models.directory import published_splade_directory
-from opensearch_neural.progress import Progress
-from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from opensearch_neural.search.hits import hit_of
 from trainers.common.precision import faster_in_bfloat16
 
@@ -52,8 +50,8 @@ ENGINES = ("bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "hybrid")
 DENSE = "all-MiniLM-L6-v2"
 INDEX = NODE = "osn-demo"
 EXAMPLES = 3
-# Each engine answers this many requests in the timed part, one after the other.
-TIMED_REQUESTS = 600
+TIMED_QUERIES = 300
+"""The most queries that are timed, one request after the other."""
 TRAIN_STEPS = 60
 """If the published model is not installed: two minutes on two cores."""
 
@@ -234,36 +232,10 @@ def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: P
 
 
 def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], data: BeirData) -> list[Row]:
-    """Quality and latency as result rows; latency is for one client, with query encoding apart."""
-    questions = data.queries
-    if not questions:
-        raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
-    measures = ["nDCG@10", "R@100"]
-    searches = len(questions) * len(experiment.sizes_of(measures))
-    bodies = {name: engines.body_of(name) for name in names}
-    own = experiment.own_documents(client, engines.index, questions, data.qrels)
-    with Progress("quality", total=len(names) * searches, unit="queries") as shown:
-        outcomes = [
-            experiment.run_retriever(
-                OpenSearchRetriever(client, engines.index, name, body_of, progress=shown.update),
-                questions,
-                data.qrels,
-                measures,
-                own_documents=own,
-            )
-            for name, body_of in bodies.items()
-        ]
-    # Enough requests that some lie beyond the 99th percentile.
-    texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
-    with Progress("latency", total=len(names) * len(texts), unit="requests") as shown:
-        times = experiment.time_engines(client, engines.index, bodies, texts, progress=shown.update)
-    return experiment.engine_rows(
-        data.corpus_path.parent.name,
-        [
-            replace(outcome, latency=times[outcome.engine][0], encode_ms=times[outcome.engine][1])
-            for outcome in outcomes
-        ],
-    )
+    """Quality and latency as `osn eval` measures them; latency is for one client, with query encoding apart."""
+    compared = Compared(client, engines.index, engines, names, engines.index, {}, None, data)
+    results = searched(compared, ["nDCG@10", "R@100"], check_documents(compared), TIMED_QUERIES)
+    return engine_rows(data.corpus_path.parent.name, results)
 
 
 def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:

@@ -29,7 +29,6 @@ import click
 
 from benchmarks.demo.python_objects import (
     MIN_WORDS,
-    CorpusCounts,
     Documented,
     ModuleFolder,
     installed_sources,
@@ -203,6 +202,22 @@ def held_out_queries(
 # ---------------------------------------------------------------- writing
 
 
+@dataclass(frozen=True)
+class CorpusCounts:
+    """What the corpus holds."""
+
+    documents: int
+    """Objects that became documents."""
+    standard_library: int
+    """Documents of the standard library."""
+    packages: int
+    """Top-level modules beside the standard library."""
+    train_queries: int
+    """Judged queries of the split train."""
+    test_queries: int
+    """Judged queries of the split test."""
+
+
 def build(
     out: str | Path,
     limit: int | None = None,
@@ -224,16 +239,18 @@ def build(
     out = Path(out)
     if out.exists() and not _is_ours(out):
         raise InputError(f"{out} exists and was not written by `osn data corpus python-docs`", "name another folder")
-    counts = CorpusCounts()
-    objects = choose(read_objects(installed_sources() if sources is None else sources, counts), limit, seed)
+    objects = choose(read_objects(installed_sources() if sources is None else sources), limit, seed)
     if not objects:
         raise InputError("no documented Python object was found", "is this a Python without its library's sources?")
     queries = held_out_queries(objects, train_queries, test_queries, seed)
     splits = Counter(split for split, _ in queries.values())
-    counts.documents = len(objects)
-    counts.train_queries, counts.test_queries = splits["train"], splits["test"]
-    counts.packages = len({item.package for item in objects if not item.standard_library})
-    counts.standard_library = sum(item.standard_library for item in objects)
+    counts = CorpusCounts(
+        len(objects),
+        standard_library=sum(item.standard_library for item in objects),
+        packages=len({item.package for item in objects if not item.standard_library}),
+        train_queries=splits["train"],
+        test_queries=splits["test"],
+    )
     with replaced(out) as beside:
         _write(beside, objects, queries)
         (beside / "README.md").write_text(_readme(counts, limit, seed), "utf-8")

@@ -75,30 +75,6 @@ class Documented:
         return "\n\n".join(part for part in parts if part)
 
 
-@dataclass
-class CorpusCounts:
-    """What was read and left out, and what the corpus holds."""
-
-    documents: int = 0
-    """Objects that became documents."""
-    standard_library: int = 0
-    """Documents of the standard library."""
-    packages: int = 0
-    """Top-level modules beside the standard library."""
-    train_queries: int = 0
-    """Judged queries of the split train."""
-    test_queries: int = 0
-    """Judged queries of the split test."""
-    files: int = 0
-    """Source files that were read."""
-    unreadable: int = 0
-    """Source files that could not be parsed."""
-    short: int = 0
-    """Docstrings under MIN_WORDS words."""
-    repeated: int = 0
-    """Names or docstrings that an earlier object has."""
-
-
 def installed_sources() -> list[ModuleFolder]:
     """The standard library, and the folders that this Python's packages are installed in."""
     paths = sysconfig.get_paths()
@@ -130,19 +106,19 @@ def _is_public_module(name: str) -> bool:
 _Source = tuple[Path, str, bool]  # path, module, whether it is of the standard library
 
 
-def read_objects(sources: Sequence[ModuleFolder], counts: CorpusCounts) -> list[Documented]:
+def read_objects(sources: Sequence[ModuleFolder]) -> list[Documented]:
     """All documented public objects of MIN_WORDS or more, each name and each docstring once, the first one kept."""
     files = [
         (path, module, source.standard_library) for source in sources for path, module in source_files(source.folder)
     ]
     objects: list[Documented] = []
+    unreadable = 0
     for of_file in counted(_read(files), "reading sources", total=len(files), unit="files"):
-        counts.files += 1
-        counts.unreadable += of_file is None
+        unreadable += of_file is None
         objects += of_file or []
-    if counts.unreadable:
-        log.warning("%d of %d source files could not be parsed and were passed over", counts.unreadable, counts.files)
-    return _distinct(objects, counts)
+    if unreadable:
+        log.warning("%d of %d source files could not be parsed and were passed over", unreadable, len(files))
+    return list(_distinct(objects))
 
 
 def _read(files: Sequence[_Source]) -> Iterator[list[Documented] | None]:
@@ -219,19 +195,14 @@ def _signature(node: Any) -> str:
     return signature if len(signature) <= SIGNATURE_CHARACTERS else signature[: SIGNATURE_CHARACTERS - 1] + "…"
 
 
-def _distinct(objects: Iterable[Documented], counts: CorpusCounts) -> list[Documented]:
-    distinct = []
+def _distinct(objects: Iterable[Documented]) -> Iterator[Documented]:
     names: set[str] = set()
     docstrings: set[bytes] = set()
     for item in sorted(objects, key=lambda item: (not item.standard_library, item.name)):
         words = item.docstring.split()
         digest = hashlib.sha256(" ".join(words).encode()).digest()
-        if len(words) < MIN_WORDS or len(item.name.encode()) > MAX_ID_BYTES:
-            counts.short += 1
-        elif item.name in names or digest in docstrings:
-            counts.repeated += 1
-        else:
+        fits = len(words) >= MIN_WORDS and len(item.name.encode()) <= MAX_ID_BYTES
+        if fits and item.name not in names and digest not in docstrings:
             names.add(item.name)
             docstrings.add(digest)
-            distinct.append(item)
-    return distinct
+            yield item

@@ -73,7 +73,8 @@ class Growth:
     vectors: Path | None = setting(None, "A folder of `osn encode`.", type=click.Path(path_type=Path))
     """None: the models encode the corpus."""
     base: int | None = setting(None, "Draw from the first N documents.", type=click.IntRange(min=2))
-    mix: float = setting(0.3, "Share of words from a second document.", type=float)
+    mix: float = 0.3
+    """Share of a drawn document's words that come from a second one."""
     prune: Pruning | None = setting(
         None, "Terms to keep of sparse vectors: top_k:N, max_ratio:R, …", type=Pruning.parse, metavar="TYPE:VALUE"
     )
@@ -91,8 +92,6 @@ class Growth:
     """Seed of everything that is drawn."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.mix <= 0.5:
-            raise InputError(f"mix must be above 0 and at most 0.5, and is {self.mix:g}")
         if self.documents < 1:
             raise InputError("the number of documents must be 1 or more")
         if self.quantized is not None and self.dense is None and self.vectors is None:

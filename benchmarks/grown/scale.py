@@ -25,7 +25,6 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.option_groups import Renamed, seed_option
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -99,13 +98,10 @@ def scale(connection: ConnectionSettings, owned: bool, **values: Any) -> None:
     osn bench scale --documents 10000,100000,1000000   and how cost grows
     """
     options = of_options(ScaleOptions, values)
-    smallest = min(options.documents, default=0)
-    if smallest < 1:
-        raise InputError("--documents takes numbers above 0")
     variants = parse_variants(options.engines)
     folder = corpus_or_docstrings(options.data, options.out)
-    of_first = {"corpus": str(folder), "index": options.prefix, "documents": smallest, "seed": values["seed"]}
-    first = of_options(Growth, values, **of_first)
+    documents, seed = min(options.documents, default=0), values["seed"]
+    first = of_options(Growth, values, corpus=str(folder), index=options.prefix, documents=documents, seed=seed)
     settings = load_settings(values)
     _, texts = queries_of(None, folder, options.split, options.limit_queries)
     runs: dict[int, Measurement] = {}

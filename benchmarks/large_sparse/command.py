@@ -47,8 +47,6 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.queries import Rare
@@ -274,22 +272,12 @@ def quality_rows(
         logger.info("quality")
         set_ = set_of_size(layout.growth.documents)
         rows = quality.nearness_rows(client, workload, judged.queries, set_)
-        own = own_documents(client, layout.index, judged.queries, judged.qrels)
-        asked_of = partial(
-            run_retriever, queries=judged.queries, qrels=judged.qrels, measures=(NDCG,), own_documents=own
-        )
-        ndcg = {variant.name: asked_of(quality.retriever(client, workload, variant)).measured for variant in variants}
-    rows += result_rows.rows(set_, ndcg, baseline=None)
+        rows += quality.judged_rows(client, workload, judged, set_, baseline=None, measures=(NDCG,))
     sizes: dict[str, float] = kept(layout.bytes_file, dict)
     for arm in arms:
         size = sum(sizes[part] for part in arm.reads)
         rows.append(Row(set_, arm.variant.name, BYTES, size, None, None, layout.growth.documents))
     return rows
-
-
-def load_settings(clients: tuple[int, ...], minutes: float, requests: int) -> LoadSettings:
-    """Raises InputError for settings that cannot work."""
-    return replace(LOAD, clients=clients, minutes=minutes, requests=requests).validate()
 
 
 def cost_rows(
@@ -356,7 +344,8 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
     model, data = options.model, options.data
     if not (data / "qrels" / "train.tsv").exists():
         raise InputError(f"{data} has no train split to choose settings on", "add qrels/train.tsv")
-    load = load_settings(options.clients, options.minutes, options.requests)  # refused before anything is written
+    # Settings that cannot work are refused before anything is written.
+    load = replace(LOAD, clients=options.clients, minutes=options.minutes, requests=options.requests).validate()
     corpus = str(corpus_of(data))
     layouts = [
         Layout(

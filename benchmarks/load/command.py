@@ -64,15 +64,16 @@ models_options = options_of(ModelChoice, "models", *MODELS.values())
 """Adds the options that name the models of an index; the command gets a `ModelChoice`."""
 
 
-def load_settings(values: dict[str, Any], **more: Any) -> LoadSettings:
+def load_settings(values: dict[str, Any]) -> LoadSettings:
     """The settings from the values of `measuring_options`. Raises InputError for settings that cannot work."""
     windows, warmup = values["windows"], values["warmup"]
     if len(windows) != 2 or len(warmup) != 2:
         raise InputError(
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
-    more |= {"shortest": windows[0], "longest": windows[1], "warmup": WarmupSettings(*warmup)}
-    return of_options(LoadSettings, values, **more).validate()
+    shortest, longest = windows
+    how = {"shortest": shortest, "longest": longest, "warmup": WarmupSettings(*warmup)}
+    return of_options(LoadSettings, values, **how).validate()
 
 
 def queries_of(
@@ -114,7 +115,6 @@ class LoadOptions:
     report: Path | None = setting(
         None, "File for an HTML report; needs the extra [ui].", type=click.Path(path_type=Path, dir_okay=False)
     )
-    quality: bool = setting(True, "Measure cost only.", option="--no-quality")
     as_json: bool = setting(False, "Print the result file instead of tables.", option="--json")
 
 
@@ -142,7 +142,7 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **val
     options = of_options(LoadOptions, values)
     variants = parse_variants(options.engines)
     check_report(options.report, "benchmarks.load.report_page")
-    settings = load_settings(values, quality=options.quality)
+    settings = load_settings(values)
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(options.queries, options.data, options.split, options.limit_queries)
     folder = options.out or Path(f"load-{options.index}")

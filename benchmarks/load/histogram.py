@@ -82,12 +82,3 @@ def quantile(
 def needed(q: float) -> int:
     """The fewest samples with which the quantile `q` may be shown."""
     return math.ceil((BEYOND - 1e-6) / (1 - q))
-
-
-def shown(value: float | None) -> str:
-    """A time in milliseconds as tables show it; a dash for None, ∞ if failures reach the percentile."""
-    if value is None:
-        return "–"
-    if math.isinf(value):
-        return "∞"
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"

@@ -10,19 +10,19 @@ vector. BM25 and `sparse` are exact by definition and have neither measure.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from benchmarks.load.variants import EXACT_SPARSE, Variant, body_builder, parameters
 from benchmarks.load.workload import Workload
+from benchmarks.local_cluster import judged_result
 from benchmarks.render import OVERLAP, SCORE_KEPT
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
 from opensearch_neural.evaluation import result_rows, significance
-from opensearch_neural.evaluation.engine_comparison import own_documents, run_retriever
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import Body, multi_vector
@@ -36,24 +36,24 @@ MEASURES = ("nDCG@10", "R@10", "R@100")
 
 
 def judged_rows(
-    client: OpenSearch, workload: Workload, judged: JudgedQueries, set_: str, *, baseline: str, seed: int = 0
+    client: OpenSearch,
+    workload: Workload,
+    judged: JudgedQueries,
+    set_: str,
+    *,
+    baseline: str | None,
+    measures: Sequence[str] = MEASURES,
+    seed: int = 0,
 ) -> list[Row]:
-    """nDCG@10, recall, and their differences to the baseline, with intervals over queries.
-
-    A query that is a document of the index is left out of its own hits, as in `osn eval`.
-    Raises ClusterError for an incomplete answer.
-    """
-    own = {
-        index: own_documents(client, index, judged.queries, judged.qrels)
-        for index in dict.fromkeys(map(workload.index_of, workload.variants))
-    }
+    """The measures, and their differences to the baseline, with intervals over queries; see `judged_result`."""
     measured = {
-        variant.name: run_retriever(
+        variant.name: judged_result(
+            client,
+            workload.index_of(variant),
             retriever(client, workload, variant),
             judged.queries,
             judged.qrels,
-            MEASURES,
-            own_documents=own[workload.index_of(variant)],
+            measures,
         ).measured
         for variant in workload.variants
     }

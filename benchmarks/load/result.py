@@ -8,25 +8,30 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeGuard
 
 from benchmarks.load.blocks import Level
-from benchmarks.load.histogram import needed, shown
+from benchmarks.load.histogram import needed
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.statistics import MEASURES, SERVER_CPU, THROUGHPUT, Cell, Estimate, Levels, cells
+from benchmarks.load.statistics import MEASURES, Cell, Levels, cells
 from benchmarks.render import with_interval
 from opensearch_neural.evaluation.provenance import Machine, machine_facts
 from opensearch_neural.evaluation.results import Data, Row, Summary
-from opensearch_neural.evaluation.tables import table
+from opensearch_neural.evaluation.tables import number, result_table
 from opensearch_neural.files import write_text
 
 CSV_NAME = "load.csv"
 QUALITY = ("nDCG@10", "R@10", "R@100", "overlap@10", "score kept")
 PARTS = ("encode", "network", "took")
 """The parts of a request's time."""
+COLUMNS = (
+    *("refused", *QUALITY, "P50 ms", "P90 ms", "P99 ms", "P99 / {base}", "requests/s", "requests/s / {base}"),
+    *("server CPU ms", *(f"{part} ms, mean" for part in PARTS), "failed", "requests"),
+)
+"""Columns of the tables for a terminal."""
 
 
 def set_name(measurement: Measurement, level: Level) -> str:
@@ -36,23 +41,23 @@ def set_name(measurement: Measurement, level: Level) -> str:
 def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
     """All numbers of the run as rows; those measured at a load level name it. A refused cell has only the row "refused"."""
     result = list(measurement.quality)
-    base = measurement.settings.baseline
-    for level, row in (cells(measurement) if levels is None else levels).items():
-        for name, cell in row.items():
-            of_cell = partial(Row, measurement.index, name, level=level.label)
-            result += _cell_rows(of_cell, cell, base)
+    for row in (cells(measurement) if levels is None else levels).values():
+        for cell in row.values():
+            result += [of_cell for of_cell in _cell_rows(measurement, cell) if math.isfinite(of_cell.value)]
     for name, ceiling in measurement.ceilings.items():
         result.append(Row(measurement.index, name, "generator's ceiling, requests/s", ceiling, None, None, 0))
     return result
 
 
-def _cell_rows(of_cell: Callable[..., Row], cell: Cell, base: str) -> list[Row]:
+def _cell_rows(measurement: Measurement, cell: Cell) -> list[Row]:
+    """The numbers of one engine at one level; a percentile is infinite if failures reach it."""
+    of_cell, base = partial(Row, measurement.index, cell.variant, level=cell.level.label), measurement.settings.baseline
     if cell.refused:
         return [of_cell("refused", 1.0, None, None, cell.requests)]
-    result = [of_cell(measure, *value) for measure in MEASURES if _is_known(value := cell.estimate(measure))]
+    result = [of_cell(measure, *value) for measure in MEASURES if (value := cell.estimate(measure)) is not None]
     for measure in MEASURES:
-        if _is_known(value := cell.ratio(measure)):
-            result.append(of_cell(measure.removesuffix(" ms"), *value, kind="ratio", baseline=base))
+        if (ratio := cell.ratio(measure)) is not None:
+            result.append(of_cell(measure.removesuffix(" ms"), *ratio, kind="ratio", baseline=base))
     for part in PARTS:
         mean = cell.mean_of(part)
         if mean is not None:
@@ -61,10 +66,6 @@ def _cell_rows(of_cell: Callable[..., Row], cell: Cell, base: str) -> list[Row]:
     result.append(of_cell("failed", failed / max(1, cell.requests), None, None, cell.requests))
     result.append(of_cell("generator, share of a core", cell.strain.core_share, None, None, cell.requests))
     return result
-
-
-def _is_known(value: Estimate | None) -> TypeGuard[Estimate]:
-    return value is not None and math.isfinite(value.value)
 
 
 def summary(
@@ -114,16 +115,15 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
     parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes)]
     levels = cells(measurement) if levels is None else levels
     for level, row in levels.items():
-        parts.append(f"{set_name(measurement, level)}\n\n{level_table(measurement, row)}")
+        parts.append(f"{set_name(measurement, level)}\n\n{level_table(measurement, level, row)}")
         parts += [f"refused: {name}: {cell.refused}" for name, cell in row.items() if cell.refused]
         parts += [
             f"failed: {name}: " + ", ".join(f"{count} × {what}" for what, count in cell.failures.items())
             for name, cell in row.items()
             if cell.failures
         ]
-    if not levels and measurement.quality:
-        measures, quality = _quality(measurement)
-        parts.append(table(["engine", *measures], [[name, *values] for name, values in quality.items()]))
+    if not levels and (quality := _quality(measurement)):
+        parts.append(result_table(quality))
     broken = [block for block in measurement.blocks if block.broken]
     parts += [
         f"left out: {block.variant} at {block.level.label}, {block.broken}: "
@@ -155,37 +155,21 @@ def strain_lines(levels: Levels) -> list[str]:
     return lines
 
 
-def level_table(measurement: Measurement, row: Mapping[str, Cell]) -> str:
-    """One table: a line for each engine, quality beside cost. Brackets are 95% intervals; – means unknown or too few
-    requests."""
-    base = measurement.settings.baseline
-    measures, quality = _quality(measurement)
-    header = [
-        "engine",
-        *measures,
-        *("P50 ms", "P90 ms", "P99 ms", f"P99 / {base}", "requests/s", f"requests/s / {base}", "server CPU ms"),
-        *("encode", "network", "took", "failed", "requests"),
-    ]
-    lines = []
+def level_table(measurement: Measurement, level: Level, row: Mapping[str, Cell]) -> str:
+    """One table: a line for each engine, quality beside cost. Brackets are 95% intervals; an empty cell means unknown or too
+    few requests, and inf that failures reach the percentile."""
+    quality, rows = _quality(measurement), list[Row]()
     for name, cell in row.items():
-        if cell.refused:
-            lines.append([name, *quality[name], *["refused"] * 7, "", "", "", "", f"{cell.requests:,}"])
-            continue
-        lines.append(
-            [
-                name,
-                *quality[name],
-                *(_number(cell.estimate(percentile)) for percentile in ("P50 ms", "P90 ms", "P99 ms")),
-                with_interval(cell.ratio("P99 ms")) if name != base else "1",
-                _number(cell.estimate(THROUGHPUT)),
-                with_interval(cell.ratio(THROUGHPUT)) if name != base else "1",
-                _number(cell.estimate(SERVER_CPU)),
-                *(shown(cell.mean_of(part)) for part in PARTS),
-                f"{sum(cell.failures.values()) / max(1, cell.requests):.2%}" if cell.failures else "0",
-                f"{cell.requests:,}",
-            ]
-        )
-    return table(header, lines) + _lacking(row)
+        rows += [replace(of_engine, level=level.label) for of_engine in quality if of_engine.engine == name]
+        requests = Row(measurement.index, name, "requests", cell.requests, None, None, cell.requests, level=level.label)
+        rows += [*_cell_rows(measurement, cell), requests]
+    columns = {row.column for row in rows}
+    shown = [column.format(base=measurement.settings.baseline) for column in COLUMNS]
+
+    def as_text(row: Row) -> str:
+        return with_interval(row) if row.kind == "ratio" else number(row.value)
+
+    return result_table(rows, [column for column in shown if column in columns], text=as_text) + _lacking(row)
 
 
 def _lacking(row: Mapping[str, Cell]) -> str:
@@ -202,11 +186,9 @@ def _lacking(row: Mapping[str, Cell]) -> str:
     return f"\n\nA P99 needs {least:,} requests: {', '.join(lacking)} ({how})."
 
 
-def _quality(measurement: Measurement) -> tuple[list[str], dict[str, list[str]]]:
-    """(the measures that were taken, {engine: its values of them as text})"""
-    values = {(row.engine, row.measure): f"{row.value:.3f}" for row in measurement.quality if row.kind == "value"}
-    measures = [name for name in QUALITY if any(name == measure for _, measure in values)]
-    return measures, {name: [values.get((name, measure), "") for measure in measures] for name in measurement.variants}
+def _quality(measurement: Measurement) -> list[Row]:
+    """The quality of the engines, without differences."""
+    return [row for row in measurement.quality if row.kind == "value" and row.measure in QUALITY]
 
 
 def facts_text(measurement: Measurement) -> str:
@@ -229,7 +211,3 @@ def facts_text(measurement: Measurement) -> str:
     steady = "steady" if measurement.warmup.steady else "not steady"
     lines.append(f"warm-up {measurement.warmup.seconds:.0f} s ({steady}); {measurement.queries} different queries")
     return "\n".join([*lines, *measurement.notes])
-
-
-def _number(value: Estimate | None) -> str:
-    return "–" if value is None else shown(value.value)

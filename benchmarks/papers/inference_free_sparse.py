@@ -47,7 +47,7 @@ from benchmarks.bm25_sparse.measures import (
     tuned_settings,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment, check_models, configuration, start_option
-from benchmarks.cluster_bm25 import best_settings, kept_scores, tuning_questions
+from benchmarks.cluster_bm25 import tuned_on_train, tuning_questions
 from benchmarks.experiment import (
     JudgedSet,
     PaperPart,
@@ -57,12 +57,12 @@ from benchmarks.experiment import (
     compared,
     facts,
     for_each,
+    gain_goal,
     goal_of,
     is_above,
     kept,
     kept_measured,
     mean_values,
-    means,
     paper_options,
     run_parts,
     slug,
@@ -161,11 +161,11 @@ def untrained(test: SparseTest, lexical: LexicalEncoder) -> dict[str, Measured]:
     }
 
 
-def tuned_pieces(data: Path, names: Iterable[str], work: Path, pieces: Any) -> dict[str, Saturation]:
-    """k1 and b of BM25 over word pieces, chosen on train as those of OpenSearch's BM25 are; see `best_settings`."""
+def tuned_pieces(folders: Mapping[str, Path], work: Path, pieces: Any) -> dict[str, Saturation]:
+    """k1 and b of BM25 over word pieces, chosen on train as those of OpenSearch's BM25 are; see `tuned_on_train`."""
 
-    def scores(name: str) -> dict[Saturation, float]:
-        questions = tuning_questions(data / name)
+    def scores(folder: Path) -> dict[Saturation, float]:
+        questions = tuning_questions(folder)
         test, of_settings = SparseTest(questions, questions.qrels(), folder=work), {}
         lexical = test.lexical(pieces)
         for tried in itertools.starmap(Saturation, itertools.product(*cluster_bm25.GRID)):
@@ -174,8 +174,7 @@ def tuned_pieces(data: Path, names: Iterable[str], work: Path, pieces: Any) -> d
             of_settings[tried] = test.measure(run, ["nDCG@10"]).mean["nDCG@10"]
         return of_settings
 
-    folder = work / "word-pieces"
-    return best_settings({name: kept_scores(folder, name, Saturation, partial(scores, name)) for name in names})
+    return tuned_on_train(folders, work / "word-pieces", Saturation, scores)
 
 
 # ------------------------------------------------ small trainings
@@ -194,15 +193,6 @@ DENSE_TEACHER_STEPS = 70
 """Training steps of the second dense teacher, enough to see half of the questions once."""
 OWN, TARGET = "own", "target corpus"
 """The weights of a student's queries: as in its training, or the IDF of the searched corpus."""
-
-
-class Searched(NamedTuple):
-    """The measures of a student on a test set."""
-
-    measured: dict[str, Measured]
-    """{OWN or TARGET: its measures}"""
-    sparsity: dict[str, float]
-    """{measure: value}: terms of its documents, and FLOPS."""
 
 
 @dataclass(frozen=True)
@@ -275,27 +265,25 @@ class Ablation:
         made_by = fingerprint(replace(config, output=Path(), cache=None), self._made_of)
         return replace(config, output=self.work / "models" / f"{slug(f'{arm} seed {seed}')}-{made_by}")
 
-    def searched(self, arms: Mapping[str, SparseConfig]) -> dict[MeasuredEngine, dict[str, Searched]]:
-        """{arm with its seed: {test set: the student's measures}}; missing ones are trained and searched."""
+    def searched(self, arms: Mapping[str, SparseConfig]) -> dict[MeasuredEngine, dict[str, Any]]:
+        """{arm with its seed: {test set: see `_searched`}}; missing students are trained and searched."""
         engines = {
             engine: self.seeded(engine.name, arms[engine.name], engine.seed or 0)
             for engine in trials(arms, arms, self.seeds)
         }
 
-        def search(engine: MeasuredEngine) -> dict[str, Searched]:
+        def search(engine: MeasuredEngine) -> dict[str, Any]:
             config = engines[engine]
-            content = kept(self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config))
-            return {
-                name: Searched(
-                    {idf: Measured.from_json(measured) for idf, measured in of_set["measured"].items()},
-                    of_set["sparsity"],
-                )
-                for name, of_set in content.items()
-            }
+            of_sets: dict[str, Any] = kept(
+                self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config)
+            )
+            return of_sets
 
         return for_each(engines, lambda engine: engines[engine].output, search)
 
     def _searched(self, config: SparseConfig) -> dict[str, Any]:
+        """{test set: {"measured": {OWN or TARGET: its measures}, "sparsity": {measure: value}}} of a student; the latter are
+        terms of its documents, and FLOPS"""
         from trainers.sparse.student_measures import sparsity_of
         from trainers.sparse.train import train_sparse
 
@@ -320,14 +308,14 @@ class Ablation:
 
     def rows(
         self,
-        searched: Mapping[MeasuredEngine, Mapping[str, Searched]],
+        arms: Mapping[str, SparseConfig],
         names: Mapping[tuple[str, str], str],
         differences: Collection[tuple[str, str]],
     ) -> list[Row]:
         """Rows of each test set, beside engines without learning. names: {(arm, OWN or TARGET): the engine's name}, for the
         engines to show."""
         rows: list[Row] = []
-        pieces = tokenizer_of(self.start)
+        pieces, searched = tokenizer_of(self.start), self.searched(arms)
         for name, test in self.tests.items():
             measured = {MeasuredEngine(key): values for key, values in untrained(test, test.lexical(pieces)).items()}
             sparsity: list[Row] = []
@@ -335,9 +323,9 @@ class Ablation:
                 for student, of_sets in searched.items():
                     if student.name == arm:
                         named = student._replace(name=engine)
-                        measured[named] = of_sets[name].measured[idf]
-                        sparsity += facts(name, named, of_sets[name].sparsity, len(test.data.documents))
-            rows += compared(name, measured | means(measured, self.seeds), differences, seeds=self.seeds)
+                        measured[named] = Measured.from_json(of_sets[name]["measured"][idf])
+                        sparsity += facts(name, named, of_sets[name]["sparsity"], len(test.data.documents))
+            rows += compared(name, measured, differences, seeds=self.seeds)
             rows += [*sparsity, *mean_values(sparsity, self.seeds)]
         return rows
 
@@ -369,25 +357,14 @@ LAMBDAS = (0.0, 0.01, 0.1, 0.5)
 WITH, WITHOUT = "with IDF", "without IDF"
 
 
-class TrainedWith(NamedTuple):
-    """How a student was trained."""
-
-    idf: str
-    """its `student.idf`"""
-    scale: float
-    """S of its teachers' scores"""
-    own: str
-    """the name of its own weights of query tokens"""
-
-
-TRAINED_WITH = {
-    WITH: TrainedWith("train", SCALE_WITH_IDF, "training corpus"),
-    WITHOUT: TrainedWith("none", SCALE_WITHOUT_IDF, "no IDF"),
-}
+NO_IDF, OWN_IDF = "no IDF", "training corpus"
+"""Names of a student's own weights of query tokens."""
+TRAINED_WITH = {WITH: ("train", SCALE_WITH_IDF, OWN_IDF), WITHOUT: ("none", SCALE_WITHOUT_IDF, NO_IDF)}
+"""{how a student is trained: (its `student.idf`, S of its teachers' scores, its own weights of query tokens)}"""
 CURVES = {
     "IDF in training and search": (WITH, TARGET),
     "IDF in search alone": (WITHOUT, TARGET),
-    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT].own),
+    "no IDF": (WITHOUT, NO_IDF),
 }
 """{curve that is drawn and compared: (how the student was trained, how it is searched)}"""
 BOTH, SEARCH_ALONE, NEITHER = CURVES
@@ -428,9 +405,9 @@ def flops(ablation: Ablation) -> RowsAndGoals:
     differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
     for weight in LAMBDAS:
         both, search, neither = (engine_on_curve(how, weight, idf) for how, idf in CURVES.values())
-        own = engine_on_curve(WITH, weight, TRAINED_WITH[WITH].own)
+        own = engine_on_curve(WITH, weight, OWN_IDF)
         differences += [(both, search), (search, neither), (both, neither), (both, own)]
-    rows = ablation.rows(ablation.searched(arms), names, differences)
+    rows = ablation.rows(arms, names, differences)
     table = Table(rows, ablation.seeds)
     return rows, [
         flops_goal(table, NEITHER),
@@ -454,10 +431,8 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
     """
     from trainers.sparse.settings import SparseCandidates, StageSettings
 
-    dense_teacher, sparse_teacher = ablation.of_kind("dense"), ablation.of_kind("sparse")
-    teachers = {DENSE: dense_teacher, SPARSE: sparse_teacher, PIECES: LEXICAL}
-    if any(DENSE_TRAINED in taught_by for taught_by, _ in FIRST_STAGES.values()):
-        teachers[DENSE_TRAINED] = trained_dense(ablation, dense_teacher)
+    teachers = {DENSE: ablation.of_kind("dense"), SPARSE: ablation.of_kind("sparse"), PIECES: LEXICAL}
+    teachers[DENSE_TRAINED] = trained_dense(ablation, teachers[DENSE])
     base = ablation.student()
     half = replace(base.training, steps=ablation.steps // 2)
     arms: dict[str, SparseConfig] = {}
@@ -473,7 +448,7 @@ def distillation(ablation: Ablation) -> RowsAndGoals:
     arms[NO_PRETRAINING] = replace(base, training=replace(base.training, steps=2 * (ablation.steps // 2)))
     names = {(arm, OWN): arm for arm in arms}
     others = [arm for arm in arms if arm != ENSEMBLE]
-    rows = ablation.rows(ablation.searched(arms), names, [(other, ENSEMBLE) for other in others])
+    rows = ablation.rows(arms, names, [(other, ENSEMBLE) for other in others])
     return rows, [distillation_goal(Table(rows, ablation.seeds))]
 
 
@@ -507,14 +482,20 @@ def flops_goal(table: Table, rival: str) -> Goal:
     )
 
 
+def gains_at_equal_weight(table: Table, ours: tuple[str, str], rival: tuple[str, str]) -> list[Row]:
+    """The differences in nDCG@10 on all sets and at every λ. ours, rival: (how a student is trained, how it is searched)"""
+    gains: list[Row] = []
+    for weight in LAMBDAS:
+        engine, baseline = (engine_on_curve(how, weight, idf) for how, idf in (ours, rival))
+        gains += table.differences(TESTED, engine, baseline, "nDCG@10").values()
+    return gains
+
+
 def share_goals(table: Table) -> list[Goal]:
     """Table 5 in two shares, at equal λ: the gain of IDF in search for a student without IDF, and of IDF in training."""
     goals = []
     for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
-        gains: list[Row] = []
-        for weight in LAMBDAS:
-            engine, baseline = (engine_on_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
-            gains += table.differences(TESTED, engine, baseline, "nDCG@10").values()
+        gains = gains_at_equal_weight(table, CURVES[ours], CURVES[rival])
         points = [100 * row.value for row in gains]
         goals.append(
             all_goal(
@@ -532,8 +513,6 @@ def terms_goal(table: Table) -> Goal:
     Compared at the terms of each student with IDF, with the curve without IDF interpolated between its points, if it
     reaches that far.
     """
-    import numpy as np
-
     ratios: list[float] = []
     for name in TESTED:
         without = curve(table, name, NEITHER, "active terms", "FLOPS")
@@ -554,10 +533,7 @@ def terms_goal(table: Table) -> Goal:
 
 def idf_goal(table: Table) -> Goal:
     """The paper's direction for students without pre-training (table 5): the IDF of the searched corpus is better."""
-    gains: list[Row] = []
-    for weight in LAMBDAS:
-        searched, own = (engine_on_curve(WITH, weight, idf) for idf in (TARGET, TRAINED_WITH[WITH].own))
-        gains += table.differences(TESTED, searched, own, "nDCG@10").values()
+    gains = gains_at_equal_weight(table, (WITH, TARGET), (WITH, OWN_IDF))
     return all_goal(
         "at retrieval the searched corpus's IDF is better than that of training, interval above zero (table 5, no "
         "pre-training)",
@@ -633,7 +609,7 @@ def quality(experiment: Experiment) -> RowsAndGoals:
     with cluster_or_node(experiment.connection, "osn-bench-sparse") as client:
         tuned = tuned_measured(client, experiment, tuned_settings(client, experiment))
     pieces = tokenizer_of(experiment.start)
-    saturations = tuned_pieces(experiment.data, experiment.with_train, experiment.work, pieces)
+    saturations = tuned_pieces(experiment.with_train, experiment.work, pieces)
 
     def measured(name: str) -> dict[MeasuredEngine, Measured]:
         test = sparse_test(experiment.data, name, experiment.work)
@@ -713,12 +689,8 @@ def rescored(
 def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
     """The paper's claim (table 3): the student alone is better than BM25, in the mean of sets that it did not see."""
     table, label = Table(rows, experiment.seeds), experiment.mean_of_unseen
-    goals: list[Goal] = []
-    for arm in experiment.arms:
-        row = table.difference(label, arm, TUNED, "nDCG@10")
-        words = f"{arm}: alone above tuned BM25's nDCG@10 in the {label}, interval above zero (table 3)"
-        goals.append(goal_of(words, "low above 0", None if row is None else signed(row), is_above(row)))
-    return goals
+    words = f"alone above tuned BM25's nDCG@10 in the {label}, interval above zero (table 3)"
+    return [gain_goal(f"{arm}: {words}", table.difference(label, arm, TUNED, "nDCG@10")) for arm in experiment.arms]
 
 
 def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
@@ -767,30 +739,21 @@ def inference_free_sparse(
     check_models(experiment)
     small = [data / name for name in sorted({*SMALL, *TESTED})]
 
-    def part(
-        title: str,
-        run: Callable[[], RowsAndGoals],
-        sets: Sequence[Path],
-        measures: Sequence[str] = (),
-        draw: Any = None,
-    ) -> PaperPart:
+    every, facts = list(experiment.sets.values()), ("active terms", "expansion terms", "FLOPS")
+
+    def part(title: str, run: Callable[[], RowsAndGoals], sets: Sequence[Path] = small, draw: Any = None) -> PaperPart:
+        measures = (MEASURES[0], *(facts if sets is small else ()))
+
         def shown(row: Row) -> bool:
-            of_mean = row.seed is None or len(seeds) == 1
-            return of_mean and row.kind != "p-value" and row.measure in (MEASURES[0], *measures)
+            return (row.seed is None or len(seeds) == 1) and row.kind != "p-value" and row.measure in measures
 
         return PaperPart(title, run, sets, seeds, shown, draw)
 
-    every, facts = list(experiment.sets.values()), ("active terms", "expansion terms", "FLOPS")
+    curves = partial(draw_flops, seeds)
     parts = {
         "quality": part("Inference-free sparse retrieval against BM25", partial(quality, experiment), every),
-        "flops": part(
-            "nDCG@10 against FLOPS, with and without IDF",
-            partial(flops, ablation),
-            small,
-            facts,
-            partial(draw_flops, seeds),
-        ),
-        "distillation": part("Teachers alone and together", partial(distillation, ablation), small, facts),
+        "flops": part("nDCG@10 against FLOPS, with and without IDF", partial(flops, ablation), draw=curves),
+        "distillation": part("Teachers alone and together", partial(distillation, ablation)),
         "high-idf-first": part("Rare tokens first, then all", partial(high_idf_first, experiment), every),
     }
     run_parts(parts, record, chosen)

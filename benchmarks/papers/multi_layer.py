@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -47,11 +48,10 @@ from benchmarks.experiment import (
     Table,
     compared,
     facts,
+    gains_goal,
     goal_of,
     is_above,
     kept_measured,
-    kept_rows,
-    means,
     paper_options,
     run_parts,
     shared,
@@ -59,7 +59,6 @@ from benchmarks.experiment import (
 )
 from benchmarks.options import part_option, setting, setting_options
 from benchmarks.render import signed
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
@@ -68,11 +67,11 @@ from opensearch_neural.locks import locked
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.models.directory import MINILM, hash_files, locate, read_osn_json
-from opensearch_neural.models.pretrained import T5, quiet_loading
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.config import fingerprint
-from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
-from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSettings
+from trainers.common.precision import Computed, computed_in, computing_in
+from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.embedding_cache import several_vectors
 from trainers.data.loading import load_training
 from trainers.data.negatives import Mining, open_retriever, with_mined
@@ -94,7 +93,6 @@ TOP_5 = MEASURES[0]
 DEPTH = 100
 SEEDS = (42, 43, 44, 45)
 """The first chooses λ, and is the seed of arms with a single one; the others judge."""
-STEPS = 60
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Shares of squad-mix's training articles that are held back for dev and test."""
 DEV_QUERIES = 300
@@ -204,13 +202,43 @@ VARIANTS = (
 )
 
 
-# ------------------------------------------------ what trainings have in common
+# ------------------------------------------------ trainings and searches
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The settings that the trainings of all arms share."""
+class TrainedArm:
+    arm: Arm
+    """The vectors of documents, and how they were trained."""
+    seed: int | None
+    """The seed of its training; None for the start."""
+    folder: Path
+    """The folder of the model."""
+    dev: float = math.nan
+    """nDCG@10 on dev of the state that was kept, the best one in training."""
 
+    @property
+    def engine(self) -> MeasuredEngine:
+        return MeasuredEngine(self.arm.name, self.seed)
+
+    @property
+    def spec(self) -> str:
+        """The model's name for `open_retriever`."""
+        kind = "dense" if self.seed is None else (read_osn_json(self.folder) or {})["kind"]
+        return f"{kind}:{self.folder}"
+
+    @cached_property
+    def hash(self) -> str:
+        return hash_files(self.folder)
+
+
+@dataclass
+class MultiLayerExperiment:
+    """Data, and the settings that the trainings of all arms share; `work` keeps everything made from them."""
+
+    data: Path
+    """The folder of the BEIR folders."""
+    work: Path
+    """Keeps everything made from the data."""
     start: str = setting(START, "The model that every arm starts from.")
     pooling: Pooling = setting(
         "mean", "Pooling of a layer's tokens; the paper's is cls, which T5 lacks.", type=click.Choice(get_args(Pooling))
@@ -221,12 +249,18 @@ class Recipe:
     learning_rate: float = setting(5e-5, "Learning rate of every training.")
     batch: int = setting(32, "Questions of a step.")
     document_length: int = setting(96, "Most tokens of a document.")
-    precision: Precision = setting(
-        "auto",
-        "Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
-        "were trained on another machine.",
-        type=click.Choice(PRECISIONS),
+    steps: int = setting(60, "Optimizer steps of each training.", type=click.IntRange(2))
+    seeds: int = setting(
+        len(SEEDS) - 1,
+        "Seeds of the main arms; one more seed chooses λ.",
+        type=click.IntRange(1, len(SEEDS) - 1),
     )
+    _sets: dict[str, JudgedSet] = field(default_factory=dict)
+    """{name: set}, as it was loaded."""
+    _trained: dict[Path, TrainedArm] = field(default_factory=dict)
+    """{folder of a model: the arm}"""
+
+    # -------------------------------------------- the start
 
     @cached_property
     def backbone(self) -> Any:
@@ -242,8 +276,8 @@ class Recipe:
 
     @cached_property
     def computed(self) -> Computed:
-        """The number format of `precision` on this machine; a model trained in another format is another model."""
-        return computed_in(self.precision)
+        """This machine's number format for training and encoding; a model trained in another one is another model."""
+        return computed_in("auto")
 
     @cached_property
     def start_hash(self) -> str:
@@ -259,59 +293,6 @@ class Recipe:
         width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
         details = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
         return f"{self.start_name} ({details}), {self.pooling}, {compared}"
-
-    def check(self) -> None:
-        """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is not a model."""
-        # `backbone` comes first, to refuse an invalid start whatever the pooling.
-        if self.backbone.model_type in T5 and self.pooling == "cls":
-            raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
-
-    def fingerprint(self, *, steps: int, seed: int) -> str:
-        """A fingerprint of all options that change a training, for its own folder."""
-        # The content of the start, not its place.
-        settings = {**asdict(self), "start": "", "precision": self.computed}
-        return fingerprint(settings, self.start_hash, steps, seed)[:8]
-
-
-@dataclass(frozen=True)
-class TrainedArm:
-    arm: Arm
-    """The vectors of documents, and how they were trained."""
-    seed: int
-    """The seed of its training."""
-    folder: Path
-    """The folder of the model."""
-    dev: float
-    """nDCG@10 on dev of the state that was kept, the best one in training."""
-
-    @property
-    def engine(self) -> MeasuredEngine:
-        return MeasuredEngine(self.arm.name, self.seed)
-
-    @property
-    def spec(self) -> str:
-        """The model's name for `open_retriever`."""
-        return f"{(read_osn_json(self.folder) or {})['kind']}:{self.folder}"
-
-
-@dataclass
-class MultiLayerExperiment:
-    """Data, recipe and length of the trainings; `work` keeps everything made from them."""
-
-    data: Path
-    """The folder of the BEIR folders."""
-    work: Path
-    """Keeps everything made from the data."""
-    recipe: Recipe = field(default_factory=Recipe)
-    """What all trainings have in common."""
-    steps: int = STEPS
-    """Optimizer steps of each training."""
-    _sets: dict[str, JudgedSet] = field(default_factory=dict)
-    """{name: set}, as it was loaded."""
-    _trained: dict[Path, TrainedArm] = field(default_factory=dict)
-    """{folder of a model: the arm}"""
-    _hashes: dict[str, str] = field(default_factory=dict)
-    """{retriever that mines: hash of its model}"""
 
     # -------------------------------------------- sets
 
@@ -377,11 +358,16 @@ class MultiLayerExperiment:
 
     def configuration(self, arm: Arm, seed: int) -> DenseConfig:
         """The configuration of `osn train dense` or `osn train mlr`; only the representation differs between arms."""
-        recipe, steps = self.recipe, self.steps
-        name = f"{slug(arm.name)}-{steps}-{seed}-{recipe.fingerprint(steps=steps, seed=seed)}"
+        steps = self.steps
+        # The content of the start, not its place.
+        made_by = {
+            name: getattr(self, name) for name in ("pooling", "cosine", "learning_rate", "batch", "document_length")
+        }
+        made_by |= {"start": "", "precision": self.computed}
+        name = f"{slug(arm.name)}-{steps}-{seed}-{fingerprint(made_by, self.start_hash, steps, seed)[:8]}"
         settings: dict[str, Any] = {
             "output": self.work / "models" / name,
-            "start": recipe.start,
+            "start": self.start,
             "train": [
                 SetSettings(self.train_set(name), name=name, negatives=self.negatives(name)) for name in (SQUAD, WIKIQA)
             ],
@@ -393,10 +379,10 @@ class MultiLayerExperiment:
             ],
             "encoder": EncoderSettings(
                 tied=False,
-                pooling=recipe.pooling,
+                pooling=self.pooling,
                 query_length=48,
-                document_length=recipe.document_length,
-                normalize=recipe.cosine,
+                document_length=self.document_length,
+                normalize=self.cosine,
                 dropout=0.0,
             ),
             "candidates": CandidateSettings(negatives=1, depth=DEPTH),
@@ -404,15 +390,15 @@ class MultiLayerExperiment:
             "selection": DevSettings(queries=DEV_QUERIES, documents=500),
             "training": TrainingSettings(
                 steps=steps,
-                batch_size=recipe.batch,
-                learning_rate=recipe.learning_rate,
+                batch_size=self.batch,
+                learning_rate=self.learning_rate,
                 warmup=0.05,
                 weight_decay=0.0,
                 max_gradient_norm=2.0,
                 set_weights=0.5,
                 evaluate_every=-(-steps // 3),
                 save_every=-(-steps // 4),
-                precision=recipe.computed,
+                precision=self.computed,
                 seed=seed,
             ),
         }
@@ -432,85 +418,67 @@ class MultiLayerExperiment:
             self._trained[config.output] = TrainedArm(arm, seed, config.output, trained.measures["nDCG@10"])
         return self._trained[config.output]
 
-    def each_trained(self, trials: Iterable[tuple[Arm, int]], *, search: bool = True) -> list[TrainedArm]:
-        """The models of arms and seeds, each trained once and, if `search`, tested on every set; see `shared`."""
+    def each_trained(
+        self, arms: Iterable[Arm], seeds: Sequence[int] = SEEDS[:1], *, search: bool = True
+    ) -> list[TrainedArm]:
+        """The models of the arms, of those that are repeated with each of `seeds`, of others with the first. Each is trained
+        once and, if `search`, tested on every set; see `shared`."""
 
         def job(arm: Arm, seed: int) -> TrainedArm:
             trained = self.train(arm, seed)
-            return self.tested(trained) if search else trained
+            for name in TESTS if search else ():
+                self.searched(trained, name)
+            return trained
 
+        trials = [(arm, seed) for arm in arms for seed in (seeds if arm.repeated else seeds[:1])]
         return shared({self.configuration(arm, seed).output: partial(job, arm, seed) for arm, seed in trials})
-
-    def train_on(self, first: TrainedArm) -> TrainedArm:
-        """The arm in two stages; the model trained in one stage is the first."""
-        arm = in_two_stages(first.arm)
-        copy = self.configuration(arm, first.seed).output / FOLDER / FIRST
-        if not copy.exists():
-            with replaced(copy) as beside:
-                shutil.copytree(first.folder, beside)
-        return self.tested(self.train(arm, first.seed))
 
     def best_on_dev(self) -> Arm:
         """SELF_CONTRASTIVE with the λ of LAMBDAS whose model with the first seed is best on dev."""
-        models = self.each_trained([(arm, SEEDS[0]) for arm in lambda_arms()], search=False)
+        models = self.each_trained(lambda_arms(), search=False)
         best = max(models, key=lambda trained: trained.dev)
         logger.info("best on dev: %s", best.arm.name)
         return best.arm
 
     # -------------------------------------------- searches
 
-    def tested(self, trained: TrainedArm) -> TrainedArm:
-        for name in TESTS:
-            self.searched(trained.spec, name)
-        return trained
-
-    def searched(self, spec: str, name: str) -> Measured:
-        """The measures of a model on a test set, by exact search of the whole corpus. spec: its name for `open_retriever`"""
+    def searched(self, model: TrainedArm, name: str) -> Measured:
+        """The measures of a model on a test set, by exact search of the whole corpus."""
+        judged, cache = self.judged(name), self.vectors(model, name)
 
         def search() -> Measured:
-            judged, cache = self.judged(name), self.vectors(spec, name)
-            with computing_in(self.recipe.computed):
-                engine = open_retriever(spec, judged.data.documents, cache=cache)
+            with computing_in(self.computed):
+                engine = open_retriever(model.spec, judged.data.documents, cache=cache)
                 with locked(cache):  # one process at a time writes the vectors
                     run = engine.retrieve(judged.texts, DEPTH)
             return judged.measure(run, MEASURES)
 
-        return kept_measured(self.measured_file(spec, name), search)
+        measured = f"{slug(name)}-{model.hash}-{judged.data.hash}-{self.computed}"
+        return kept_measured(self.work / "measured" / f"{measured}.json", search)
 
-    def measured_file(self, spec: str, name: str, suffix: str = "") -> Path:
-        """The file of a model's measures on a test set, named by both hashes."""
-        measured = f"{slug(name)}-{self.hash_of(spec)}-{self.judged(name).data.hash}-{self.recipe.computed}"
-        return self.work / "measured" / f"{measured}{suffix}.json"
-
-    def vectors(self, spec: str, name: str) -> Path:
+    def vectors(self, model: TrainedArm, name: str) -> Path:
         """The folder of a model's vectors of a test set's corpus; the two sets of squad-mix share it."""
         documents = self.judged(name).data.documents
-        return self.work / "vectors" / self.hash_of(spec) / f"{documents.hash}-{self.recipe.computed}"
+        return self.work / "vectors" / model.hash / f"{documents.hash}-{self.computed}"
 
-    def hash_of(self, spec: str) -> str:
-        if spec not in self._hashes:
-            self._hashes[spec] = hash_files(locate(spec.partition(":")[2]))
-        return self._hashes[spec]
-
-    def starts(self) -> dict[str, str]:
-        """{name: name for `open_retriever`} of the start: as published, and, if it reads more tokens of a document than the
-        arms, cut to as many."""
+    def starts(self) -> list[TrainedArm]:
+        """The start as published, and, if it reads more tokens of a document than the arms, cut to as many."""
         from sentence_transformers import SentenceTransformer
 
-        recipe = self.recipe
-        name, length = f"{recipe.start_name} as it is", recipe.document_length
-        published = {name: f"dense:{recipe.start}"}
+        folder, length = locate(self.start), self.document_length
+        name = f"{self.start_name} as it is"
+        published = TrainedArm(Arm(name), None, folder)
         with quiet_loading():
-            model = SentenceTransformer(str(locate(recipe.start)), device="cpu", local_files_only=True)
+            model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         if model.max_seq_length and model.max_seq_length <= length:
-            return published
-        cut = self.work / "starts" / f"{recipe.start_hash}-{length}"
+            return [published]
+        cut = self.work / "starts" / f"{self.start_hash}-{length}"
         with locked(cut):
             if not cut.exists():
                 model.max_seq_length = length
                 with quiet_loading(), replaced(cut) as beside:
                     model.save(str(beside), create_model_card=False)
-        return published | {f"{name}, {length} tokens": f"dense:{cut}"}
+        return [published, TrainedArm(Arm(f"{name}, {length} tokens"), None, cut)]
 
 
 def _split_of(article: str) -> str:
@@ -534,19 +502,14 @@ def wins(layer: int, whose: str = WINS[0]) -> str:
 
 def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
     """For multi-vector arms over layers: the share won by each layer, and the gain over the last layer's vectors alone."""
-    rows: list[Row] = []
-    for model in models:
-        for name in TESTS:
-            file = experiment.measured_file(model.spec, name, "-winner-rows")
-            rows += kept_rows(file, partial(_rows_of, experiment, model, name))
-    return rows
+    return [row for model, name in product(models, TESTS) for row in _winner_rows(experiment, model, name)]
 
 
-def _rows_of(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> list[Row]:
+def _winner_rows(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> list[Row]:
     test, encoder = experiment.judged(name), load_multi_layer(model.folder)
     documents = test.data.documents
-    with computing_in(experiment.recipe.computed):
-        vectors = several_vectors(encoder, documents, experiment.vectors(model.spec, name) / "documents").stacked()
+    with computing_in(experiment.computed):
+        vectors = several_vectors(encoder, documents, experiment.vectors(model, name) / "documents").stacked()
         queries = encoder.encode_queries(list(test.texts.values()))
     answers = np.array([documents.row(next(iter(positives))) for positives in test.qrels.values()])
     shares = {
@@ -557,7 +520,7 @@ def _rows_of(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> 
     last = np.ascontiguousarray(vectors[:, encoder.selection.last])
     run = FaissRetriever(documents.ids, last, lambda texts: queries).retrieve(test.texts, DEPTH)
     alone = model.engine._replace(variant=ALONE)
-    measured = {alone: test.measure(run, MEASURES), model.engine: experiment.searched(model.spec, name)}
+    measured = {alone: test.measure(run, MEASURES), model.engine: experiment.searched(model, name)}
     rows = result_rows.rows(name, measured, baseline=alone, clusters=test.clusters)
     rows = [row for row in rows if row.variant == ALONE or row.kind != "value"]
     return facts(name, model.engine, shares, len(test.data)) + rows
@@ -617,53 +580,38 @@ def _draw(
 
 
 def _draw_winners(depth: int, rows: Iterable[Row], file: Path) -> None:
-    """The share of answers whose nearest vector is of a layer other than the last, a panel for each set. The last layer's
+    """The share of answers whose nearest vector is of a layer other than the last, a curve for each arm. The last layer's
     share is the rest and not drawn: beside it the others would be too small to see."""
-    plt = plots.pyplot()
     layer_of = {wins(layer): layer for layer in range(1, depth + 1)}
-    shares = {(row.set, row.engine, layer_of[row.measure]): 100 * row.value for row in rows if row.measure in layer_of}
-    engines = list(dict.fromkeys(engine for _, engine, _ in shares))
-    if not engines:
-        return
-    *others, last = sorted({layer for *_, layer in shares})
-    sets = [name for name in TESTS if any(name == of for of, *_ in shares)]
-    size = (3 * len(sets) + 1, 0.3 * len(engines) + 1.7)
-    figure, axes = plt.subplots(1, len(sets), figsize=size, sharex=True, sharey=True, squeeze=False)
     layers_of = {arm.name: arm.layers for arm in layer_arms(depth)}
-    labels = [layers_of[engine] for engine in engines]
-    for axis, name in zip(axes[0], sets, strict=True):
-        starts = np.zeros(len(engines))
-        for layer in others:
-            widths = np.array([shares.get((name, engine, layer), 0.0) for engine in engines])
-            axis.barh(labels, widths, left=starts, label=f"layer {layer}")
-            starts = starts + widths
-        axis.set(title=name, xlabel=f"% of answers; the rest: layer {last}")
-    axes[0][0].invert_yaxis()
-    axes[0][-1].legend(fontsize="small")
-    plots.save(figure, file)
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in rows:
+        if row.measure in layer_of and layer_of[row.measure] < depth:
+            arms = panels.setdefault(row.set, {})
+            arms.setdefault(layers_of[row.engine], []).append((layer_of[row.measure], 100 * row.value))
+    plots.curves(panels, file, x=f"layer; the rest: layer {depth}", y="% of answers")
 
 
 # ------------------------------------------------ rows
 
 
-def test_rows(
+def rows_of(
     experiment: MultiLayerExperiment, models: Sequence[TrainedArm], baseline: Arm, rivals_of: Arm | None = None
 ) -> list[Row]:
-    """Rows of every test set: every model compared with the dual encoder `baseline` of its seed, the published start with
-    that of the first seed, and means over the seeds that judge. rivals_of: an arm that is also compared with all others"""
+    """Rows of dev and of every test set: every model compared with the dual encoder `baseline` of its seed, the published
+    start with that of the first seed, and means over the seeds that judge. rivals_of: an arm that is also compared with all
+    others"""
     judging = [seed for seed in SEEDS[1:] if any(model.seed == seed for model in models)]
-    names = list(dict.fromkeys(model.arm.name for model in models))
-    starts = experiment.starts()
-    differences = [(name, baseline.name) for name in (*names, *starts) if name != baseline.name]
+    every = [*models, *experiment.starts()]
+    names = list(dict.fromkeys(model.arm.name for model in every if model.arm != baseline))
+    differences = [(name, baseline.name) for name in names]
     if rivals_of is not None:
-        differences += [(rivals_of.name, name) for name in names if name not in (rivals_of.name, baseline.name)]
-    rows: list[Row] = []
+        rivals = {model.arm.name for model in models} - {rivals_of.name, baseline.name}
+        differences += [(rivals_of.name, name) for name in names if name in rivals]
+    rows = dev_rows(experiment, models)
     for name in TESTS:
-        measured = {model.engine: experiment.searched(model.spec, name) for model in models}
-        measured |= {MeasuredEngine(start): experiment.searched(spec, name) for start, spec in starts.items()}
-        measured |= means(measured, judging)
-        clusters = experiment.judged(name).clusters
-        rows += compared(name, measured, differences, clusters=clusters, seeds=judging)
+        measured = {model.engine: experiment.searched(model, name) for model in every}
+        rows += compared(name, measured, differences, clusters=experiment.judged(name).clusters, seeds=judging)
     return rows
 
 
@@ -679,24 +627,25 @@ def dev_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> 
 def self_contrastive_goal(table: Table, arm: Arm, steps: int, baseline: Arm = DUAL) -> Goal:
     """Judged by the mean over the table's seeds; each seed's own difference is shown too."""
     seeds = table.seeds
-    gains = table.differences(TESTS, arm.name, baseline.name, TOP_5)
-    above = sum(map(is_above, gains.values()))
 
-    def shown(name: str, row: Row) -> str:
-        by_seed = table.by_seed(name, arm.name, baseline.name, TOP_5)
+    def shown(gain: Row) -> str:
+        if len(seeds) == 1:
+            return signed(gain, 4)
+        by_seed = table.by_seed(gain.set, arm.name, baseline.name, TOP_5)
         values = ", ".join(f"{of_seed.value:+.4f}" for of_seed in by_seed)
-        error = table.difference(name, arm.name, baseline.name, f"{TOP_5}, {SEED_ERROR}")
+        error = table.difference(gain.set, arm.name, baseline.name, f"{TOP_5}, {SEED_ERROR}")
         over_seeds = f", {SEED_ERROR} {error.value:.4f}" if error is not None else ""
-        return f"{name} {signed(row, 4)}" + (f", by seed {values}{over_seeds}" if len(seeds) > 1 else "")
+        return f"{signed(gain, 4)}, by seed {values}{over_seeds}"
 
     stages = "two stages, " if arm.two_stage else ""
     choice = "that λ was chosen with" if seeds[0] == SEEDS[0] else "λ chosen with another one"
-    return goal_of(
+    return gains_goal(
         "self-contrastive above the dual encoder in top-5 accuracy on at least one set, interval over articles above zero "
         f"({stages}{len(seeds)} seed{'s' * (len(seeds) > 1)}, {choice}, {steps} steps)",
         "at least 1 set",
-        f"{above} of {len(gains)} ({'; '.join(shown(*gain) for gain in gains.items())})" if gains else None,
-        above > 0,
+        table.differences(TESTS, arm.name, baseline.name, TOP_5),
+        1,
+        shown=shown,
     )
 
 
@@ -726,49 +675,37 @@ def with_best(experiment: MultiLayerExperiment, arms: Iterable[Arm]) -> tuple[li
     return [best if arm == SELF_CONTRASTIVE else arm for arm in arms], best
 
 
-def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
+def variants(experiment: MultiLayerExperiment) -> RowsAndGoals:
     arms, best = with_best(experiment, VARIANTS)
-    models = experiment.each_trained(
-        [(arm, seed) for arm in arms for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
-    )
+    seeds = SEEDS[: experiment.seeds + 1]
+    models = experiment.each_trained(arms, seeds)
+    rows = rows_of(experiment, models, DUAL, best)
     # The other candidates for λ; the chosen one has a row already.
     others = [arm for arm in lambda_arms() if arm != best]
-    rows = dev_rows(experiment, models)
-    rows += dev_rows(experiment, experiment.each_trained([(arm, SEEDS[0]) for arm in others], search=False))
-    rows += test_rows(experiment, models, DUAL, best)
+    rows += dev_rows(experiment, experiment.each_trained(others, search=False))
     rows += winner_rows(experiment, [model for model in models if model.arm == MULTI_VECTOR][:1])
-    judging, first = Table(rows, SEEDS[1 : seeds + 1]), Table(rows, SEEDS[:1])
     return rows, [
-        self_contrastive_goal(judging, best, experiment.steps),
-        rivals_goal(first, best, [arm.name for arm in VARIANTS if arm.is_rival]),
+        self_contrastive_goal(Table(rows, seeds[1:]), best, experiment.steps),
+        rivals_goal(Table(rows, seeds[:1]), best, [arm.name for arm in VARIANTS if arm.is_rival]),
     ]
 
 
 def two_stages(experiment: MultiLayerExperiment) -> RowsAndGoals:
     arms, best = with_best(experiment, (DUAL, SELF_CONTRASTIVE))
-    alone = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
-    jobs = {
-        experiment.configuration(in_two_stages(one_stage.arm), SEEDS[0]).output: partial(experiment.train_on, one_stage)
-        for one_stage in alone
-    }
-    models = shared(jobs) + alone
-    rows = dev_rows(experiment, models) + test_rows(experiment, models, in_two_stages(DUAL))
+    models = experiment.each_trained([*map(in_two_stages, arms), *arms])
+    rows = rows_of(experiment, models, in_two_stages(DUAL))
     table = Table(rows, SEEDS[:1])
     return rows, [self_contrastive_goal(table, in_two_stages(best), experiment.steps, in_two_stages(DUAL))]
 
 
 def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    arms = (DUAL, *layer_arms(experiment.recipe.depth))
-    models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
-    rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
-    rows += winner_rows(experiment, [model for model in models if model.arm.layers])
-    return rows, []
+    models = experiment.each_trained([DUAL, *layer_arms(experiment.depth)])
+    rows = rows_of(experiment, models, DUAL)
+    return rows + winner_rows(experiment, [model for model in models if model.arm.layers]), []
 
 
 def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
-    arms = (DUAL, *lambda_arms())
-    models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
-    return dev_rows(experiment, models) + test_rows(experiment, models, DUAL), []
+    return rows_of(experiment, experiment.each_trained([DUAL, *lambda_arms()]), DUAL), []
 
 
 # ------------------------------------------------ the command
@@ -777,49 +714,30 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
 @click.command("multi-layer")
 @paper_options
 @part_option(PARTS)
-@click.option(
-    "--steps", type=click.IntRange(2), default=STEPS, show_default=True, help="Optimizer steps of each training."
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, len(SEEDS) - 1),
-    default=len(SEEDS) - 1,
-    show_default=True,
-    help="Seeds of the main arms; one more seed chooses λ.",
-)
-@setting_options(Recipe)
-def multi_layer(
-    data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], steps: int, seeds: int, **recipe: Any
-) -> None:
+@setting_options(MultiLayerExperiment)
+def multi_layer(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **options: Any) -> None:
     """Train multi-layer representations, a dual encoder and its rivals, and compare them.
 
     \b
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn paper multi-layer --data DIR --work DIR --part variants --steps 100 --seeds 1
     """
-    experiment = MultiLayerExperiment(data, work, Recipe(**recipe), steps)
-    experiment.recipe.check()
-    experiment.prepare()
+    experiment = MultiLayerExperiment(data, work, **options).prepare()
 
-    def part(title: str, run: Any, *, of: int = 1, draw: Any = None) -> PaperPart:
+    def part(title: str, run: Callable[[MultiLayerExperiment], RowsAndGoals], draw: Any = None) -> PaperPart:
         def shown(row: Row) -> bool:
             above_dual = row.kind == "difference" and row.baseline in (DUAL.name, in_two_stages(DUAL).name)
             return (row.measure in MEASURES and row.kind == "value") or (row.measure == TOP_5 and above_dual)
 
-        title = f"{title}; start: {experiment.recipe.described}; {steps} steps"
-        return PaperPart(title, run, [data / name for name in (SQUAD, WIKIQA)], SEEDS[:of], shown, draw)
+        title = f"{title}; start: {experiment.described}; {experiment.steps} steps"
+        seeds = SEEDS[: experiment.seeds + 1] if run is variants else SEEDS[:1]
+        return PaperPart(title, partial(run, experiment), [data / SQUAD, data / WIKIQA], seeds, shown, draw)
 
-    draw = partial(draw_layers, experiment.recipe.depth)
+    draw = partial(draw_layers, experiment.depth)
     parts = {
-        "variants": part(
-            "Multi-layer representations against a dual encoder and its rivals",
-            partial(variants, experiment, seeds),
-            of=seeds + 1,
-        ),
-        "two-stage": part("Multi-layer representations in two stages", partial(two_stages, experiment)),
-        "layers": part("Which layers, how many, and which of them wins", partial(layers, experiment), draw=draw),
-        "lambda": part(
-            "The weight of the self-contrastive regularization", partial(lambdas, experiment), draw=draw_lambdas
-        ),
+        "variants": part("Multi-layer representations against a dual encoder and its rivals", variants),
+        "two-stage": part("Multi-layer representations in two stages", two_stages),
+        "layers": part("Which layers, how many, and which of them wins", layers, draw),
+        "lambda": part("The weight of the self-contrastive regularization", lambdas, draw_lambdas),
     }
     run_parts(parts, record, chosen)

@@ -26,10 +26,9 @@ the loss on passages held back selects the states of arms, dev questions select 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,15 +44,13 @@ from benchmarks.experiment import (
     compared,
     facts,
     for_each,
-    goal_of,
-    is_above,
+    gains_goal,
     kept_measured,
     paper_options,
     run_parts,
     slug,
 )
 from benchmarks.options import part_option, setting, setting_options
-from benchmarks.render import signed
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.files import write_json_lines
@@ -427,10 +424,9 @@ def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
     measured = {line["step"]: line for line in history(model) if "eval_objective" in line}
     before, best = measured[min(measured)], max(measured.values(), key=lambda line: float(line["eval_objective"]))
     values = {
-        "masked LM at the start": -float(before["eval_masked_lm"]),
-        "masked LM": -float(best["eval_masked_lm"]),
-        "nDCG@10 on dev at the start": float(before["eval_nDCG@10"]),
-        "nDCG@10 on dev": float(best["eval_nDCG@10"]),
+        f"{measure}{when}": sign * float(line[f"eval_{name}"])
+        for measure, name, sign in (("masked LM", "masked_lm", -1), ("nDCG@10 on dev", "nDCG@10", 1))
+        for when, line in ((" at the start", before), ("", best))
     }
     return facts("passages held back", engine, values, len(measured))
 
@@ -463,33 +459,27 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
 def direction_goals(rows: Iterable[Row]) -> list[Goal]:
     """Queries against random passages: zero-shot on each set; after fine-tuning, all measured gains in the paper's
     direction."""
-    table, goals = Table(rows, [SEED]), []
-    for stage in STAGES:
-        gains: dict[str, dict[str, Row]] = {}
-        for name, variant in product(TESTED, VARIANTS.values()):
-            row = table.difference(f"{name}, {stage}", f"{variant}, {QUERY}", f"{variant}, {RANDOM}", "MRR@10")
-            if row is not None:
-                gains.setdefault(name, {})[variant] = row
-        shown = {
-            name: "; ".join(f"{variant} {signed(row)}" for variant, row in of_set.items())
-            for name, of_set in gains.items()
+    table = Table(rows, [SEED])
+
+    def gains(stage: str, name: str) -> dict[str, Row]:
+        of_variants = {
+            variant: table.difference(f"{name}, {stage}", f"{variant}, {QUERY}", f"{variant}, {RANDOM}", "MRR@10")
+            for variant in VARIANTS.values()
         }
-        if stage == STAGES[0]:
-            words = "query-as-context above random passage zero-shot, interval above zero, for at least one variant"
-            goals += [
-                goal_of(f"{words} (MRR@10 on {name})", "1 variant", shown[name], any(map(is_above, of_set.values())))
-                for name, of_set in gains.items()
-            ]
-        elif gains:
-            words = "Paper: +1.4 MRR@10 for CoT-MAE (38.8 → 40.2), +0.6 for coCondenser"
-            goals.append(
-                goal_of(
-                    f"{words}: the same direction after {stage}, interval above zero (MRR@10)",
-                    "above 0",
-                    "; ".join(f"{name}: {gained}" for name, gained in shown.items()),
-                    all(is_above(row) for of_set in gains.values() for row in of_set.values()),
-                )
-            )
+        return {variant: row for variant, row in of_variants.items() if row is not None}
+
+    words = "query-as-context above random passage zero-shot, interval above zero, for at least one variant"
+    goals = [
+        gains_goal(f"{words} (MRR@10 on {name})", "1 variant", of_set, 1)
+        for name in TESTED
+        if (of_set := gains(STAGES[0], name))
+    ]
+    words = "Paper: +1.4 MRR@10 for CoT-MAE (38.8 → 40.2), +0.6 for coCondenser"
+    for stage in STAGES[1:]:
+        of_stage = {f"{name}, {variant}": row for name in TESTED for variant, row in gains(stage, name).items()}
+        if of_stage:
+            words_of_stage = f"{words}: the same direction after {stage}, interval above zero (MRR@10)"
+            goals.append(gains_goal(words_of_stage, "above 0", of_stage, len(of_stage)))
     return goals
 
 
@@ -515,15 +505,11 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure the gain in retrieval."""
     experiment = QueryAsContextExperiment(data, work, QueryAsContextScale(**sizes))
-    runs = {"zero-shot": zero_shot, "fine-tuning": fine_tuning}
-    parts = {
-        name: PaperPart(
-            f"Query-as-context pre-training, {name}",
-            partial(runs[name], experiment),
-            [data / corpus for corpus in ARTICLES],
-            [SEED],
-            lambda row: row.column in MEASURES,
-        )
-        for name in PARTS
-    }
+    sets = [data / name for name in ARTICLES]
+
+    def part(run: Callable[[QueryAsContextExperiment], RowsAndGoals], name: str) -> PaperPart:
+        title = f"Query-as-context pre-training, {name}"
+        return PaperPart(title, partial(run, experiment), sets, [SEED], lambda row: row.column in MEASURES)
+
+    parts = {name: part(run, name) for name, run in zip(PARTS, (zero_shot, fine_tuning), strict=True)}
     run_parts(parts, record, chosen)

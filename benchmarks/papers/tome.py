@@ -29,24 +29,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from benchmarks.beir_parts import check_data, evenly, write_part
-from benchmarks.cluster_bm25 import best_settings, cluster_bm25, corpus_of, tuning_questions
+from benchmarks.cluster_bm25 import cluster_bm25, corpus_of, tuning_questions
 from benchmarks.experiment import (
     JudgedSet,
     Table,
     compared,
     facts,
-    goal_of,
-    is_above,
+    gains_goal,
     kept,
     paper_options,
     publish,
@@ -55,7 +55,6 @@ from benchmarks.experiment import (
 )
 from benchmarks.local_cluster import cluster_or_node
 from benchmarks.options import setting, setting_options
-from benchmarks.render import signed
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import BeirData
@@ -180,84 +179,6 @@ def with_urls(folder: Path, file: Path) -> Path:
     return file
 
 
-# ------------------------------------------------ the arms
-
-
-@dataclass(frozen=True)
-class Trainings:
-    data: Path
-    """The folder of the set."""
-    work: Path
-    """The folder of its trainings and generated queries."""
-    start: Path
-    """The folder of the backbones."""
-    scale: TomeScale
-    """Lengths and data of the trainings."""
-
-    @property
-    def queries(self) -> Path:
-        """The file of generated queries, which all arms have."""
-        return self.work / "queries.jsonl"
-
-    def generate_queries(self, model: str) -> None:
-        """Let `model` write queries for every document."""
-        from trainers.doc2query.generate import generate_queries
-
-        generation = GenerationSettings(model, candidates=self.scale.candidates, top_k=20, top_p=1.0)
-        generate_queries(generation, text_store(self.data), output=self.queries)
-
-    def output(self, arm: str) -> Path:
-        return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"
-
-    def configuration(self, arm: str) -> TomeConfig:
-        """The configuration of `osn train tome` for an arm."""
-        data, scale = self.data, self.scale
-        config = TomeConfig(
-            output=self.output(arm),
-            corpus=data,
-            backbone=str(self.start / f"t5-{LAYERS}"),
-            queries=[SetSettings(data, name="labelled"), SetSettings(self.queries, corpus=data, name="generated")],
-            unseen=[SetSettings(data, split="test", name="test")],
-            spans=scale.spans,
-            # The last state of every stage is kept: the likelihood of dev questions says little about Hits@1, and stage 2
-            # has no dev questions.
-            dev_share=0.0,
-            training=scale.training(scale.steps, weight_decay=0.0, seed=SEED),
-            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=SEED),
-        )
-        if arm in (SINGLE, SMALL, RANDOM):
-            return replace(
-                config,
-                stages="single",
-                backbone=config.backbone if arm == SMALL else str(self.start / f"t5-{DEEPER}"),
-                settings=GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings,
-                training=replace(config.training, steps=scale.steps + scale.url_steps),
-            )
-        if arm == BARE:
-            return replace(config, settings=GenerativeSettings(prompts=False))
-        if arm == HALF:
-            return replace(config, stages="passage", candidates=scale.candidates // 2)
-        if arm == SPANLESS:
-            return replace(config, stages="passage", spans=0)
-        return config
-
-    def train(self, arm: str) -> tuple[GenerativeModel, int]:
-        """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
-        from trainers.tome.train import train_tome
-
-        config = self.configuration(arm)
-        stages = train_tome(config)
-        for stage, outcome in stages.items():
-            logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
-        if arm not in (HALF, SPANLESS):
-            return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
-        # Stage 2 never sees a query, so it is that of TWO.
-        with locked(self.output(TWO)):
-            whole, updates = self.train(TWO)
-        model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
-        return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
-
-
 # ------------------------------------------------ before the arms
 
 
@@ -300,11 +221,11 @@ def generator(data: Path, work: Path, scale: TomeScale) -> Path:
     )
 
 
-def prepared_trainings(
-    data: Path, work: Path, scale: TomeScale, folders: Mapping[str, Path], arms: Collection[str]
-) -> dict[str, Trainings]:
-    """{set: the trainings of its arms}, with backbones, query generator and generated queries, made if they are not there
-    yet. folders: {set: its folder, with all of its documents or a part of them}"""
+def prepared_experiments(
+    data: Path, work: Path, scale: TomeScale, folders: Mapping[str, Path], arms: Sequence[str]
+) -> list[SetExperiment]:
+    """The experiments of the sets, with backbones, query generator and generated queries, made if they are not there yet.
+    folders: {set: its folder, with all of its documents or a part of them}"""
 
     def backbone_and_generator() -> str:
         pretrained(data, work, scale, LAYERS)
@@ -315,12 +236,12 @@ def prepared_trainings(
         beginnings[backbone(work, scale, DEEPER)] = partial(pretrained, data, work, scale, DEEPER)
     writer = str(shared(beginnings)[0])
     scale = replace(scale, writer=hash_files(locate(writer))[:8])
-    trainings = {
-        name: Trainings(folder, work / name / scale.queries, work / scale.backbones, scale)
+    experiments = [
+        SetExperiment(folder, work / name / scale.queries, work / scale.backbones, scale, arms)
         for name, folder in folders.items()
-    }
-    shared({of_set.queries: partial(of_set.generate_queries, writer) for of_set in trainings.values()})
-    return trainings
+    ]
+    shared({of_set.queries: partial(of_set.generate_queries, writer) for of_set in experiments})
+    return experiments
 
 
 # ------------------------------------------------ decoding
@@ -352,7 +273,7 @@ DIFFERENCES = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Decoder:
     """A model over a corpus, with the input of its last stage for each test question."""
 
@@ -364,20 +285,20 @@ class Decoder:
     """{question: input of the last stage}: the passage that stage 1 wrote; for a single stage, the question's text."""
     folder: Path
     """Keeps decoded runs."""
+    updates: int = 0
+    """Training updates of all stages together."""
 
-    @classmethod
-    def of(
-        cls, model: GenerativeModel, corpus: DocumentUrls, queries: Mapping[str, str], folder: Path, *, stage_one: Path
-    ) -> Decoder:
-        """The decoder for `queries`. stage_one: the directory of the model's first stage, unused for a single stage"""
-        if model.passage is None:
-            return cls(model, corpus, dict(queries), folder)
+    def with_passages(self, stage_one: Path) -> Decoder:
+        """The decoder whose inputs are what stage 1 writes for these; unchanged for a single stage. stage_one: its folder"""
+        if self.model.passage is None:
+            return self
 
         def write() -> dict[str, str]:
-            return dict(zip(queries, model.stage_two_inputs(list(queries.values())), strict=True))
+            passages = self.model.stage_two_inputs(list(self.inputs.values()))
+            return dict(zip(self.inputs, passages, strict=True))
 
-        made_of = fingerprint(hash_files(stage_one), dict(queries), model.settings)
-        return cls(model, corpus, kept(folder / f"passages-{made_of}.json", write), folder)
+        made_of = fingerprint(hash_files(stage_one), self.inputs, self.model.settings)
+        return replace(self, inputs=kept(self.folder / f"passages-{made_of}.json", write))
 
     @cached_property
     def urls(self) -> CorpusUrls:
@@ -481,76 +402,123 @@ def parameters(model: GenerativeModel) -> int:
 # ------------------------------------------------ one set
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """A trained arm and its answers to the test questions."""
-
-    decoder: Decoder
-    """The arm's model over the corpus."""
-    updates: int
-    """Training updates of all stages together."""
-    runs: dict[MeasuredEngine, Run]
-    """{arm, with its seed: the documents of the written URLs}"""
-
-
-class Bm25Searches(NamedTuple):
-    """The results of OpenSearch's BM25, tuned on train."""
-
-    run: Run
-    """The run on the test questions."""
-    ms: Sequence[float]
-    """P50 and P99 of its searches, in milliseconds."""
-
-
 @dataclass
 class SetExperiment:
     """Everything trained and measured on one set."""
 
-    trainings: Trainings
-    """Models and generated queries of the set."""
-    arms: Sequence[str]
+    data: Path
+    """The folder of the set."""
+    work: Path
+    """The folder of its trainings and generated queries."""
+    start: Path
+    """The folder of the backbones."""
+    scale: TomeScale
+    """Lengths and data of the trainings."""
+    arms: Sequence[str] = ARMS
     """Names of ARMS."""
-    searched: Bm25Searches
-    """BM25's results, the baseline."""
-
-    @property
-    def data(self) -> Path:
-        return self.trainings.data
 
     @cached_property
     def test(self) -> JudgedSet:
         return judged_set(self.data)
 
+    # -------------------------------------------- trainings
+
     @property
-    def jobs(self) -> dict[Path, Callable[[], Decoded]]:
+    def queries(self) -> Path:
+        """The file of generated queries, which all arms have."""
+        return self.work / "queries.jsonl"
+
+    def generate_queries(self, model: str) -> None:
+        """Let `model` write queries for every document."""
+        from trainers.doc2query.generate import generate_queries
+
+        generation = GenerationSettings(model, candidates=self.scale.candidates, top_k=20, top_p=1.0)
+        generate_queries(generation, text_store(self.data), output=self.queries)
+
+    def output(self, arm: str) -> Path:
+        return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"
+
+    def configuration(self, arm: str) -> TomeConfig:
+        """The configuration of `osn train tome` for an arm."""
+        data, scale = self.data, self.scale
+        config = TomeConfig(
+            output=self.output(arm),
+            corpus=data,
+            backbone=str(self.start / f"t5-{LAYERS}"),
+            queries=[SetSettings(data, name="labelled"), SetSettings(self.queries, corpus=data, name="generated")],
+            unseen=[SetSettings(data, split="test", name="test")],
+            spans=scale.spans,
+            # The last state of every stage is kept: the likelihood of dev questions says little about Hits@1, and stage 2
+            # has no dev questions.
+            dev_share=0.0,
+            training=scale.training(scale.steps, weight_decay=0.0, seed=SEED),
+            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=SEED),
+        )
+        if arm in (SINGLE, SMALL, RANDOM):
+            return replace(
+                config,
+                stages="single",
+                backbone=config.backbone if arm == SMALL else str(self.start / f"t5-{DEEPER}"),
+                settings=GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings,
+                training=replace(config.training, steps=scale.steps + scale.url_steps),
+            )
+        if arm == BARE:
+            return replace(config, settings=GenerativeSettings(prompts=False))
+        if arm == HALF:
+            return replace(config, stages="passage", candidates=scale.candidates // 2)
+        if arm == SPANLESS:
+            return replace(config, stages="passage", spans=0)
+        return config
+
+    def train(self, arm: str) -> tuple[GenerativeModel, int]:
+        """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
+        from trainers.tome.train import train_tome
+
+        config = self.configuration(arm)
+        stages = train_tome(config)
+        for stage, outcome in stages.items():
+            logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
+        if arm not in (HALF, SPANLESS):
+            return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
+        # Stage 2 never sees a query, so it is that of TWO.
+        with locked(self.output(TWO)):
+            whole, updates = self.train(TWO)
+        model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
+        return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
+
+    # -------------------------------------------- searches
+
+    @property
+    def jobs(self) -> dict[Path, Callable[[], dict[str, Decoder]]]:
         """Jobs (see `shared`): train each arm and let it answer the test questions."""
-        return {self.trainings.output(arm): partial(self.decode, arm) for arm in self.arms}
+        return {self.output(arm): partial(self.decoded, arm) for arm in self.arms}
 
-    def decode(self, arm: str) -> Decoded:
-        """An arm's runs; for two stages, also those of stage 2 with the gold passages."""
-        folder = self.trainings.work / "runs"
+    def decoded(self, arm: str) -> dict[str, Decoder]:
+        """{arm: its decoder, which has answered}; for two stages, also that of stage 2 with the gold passages."""
         corpus = [(document.id, document.url) for document in read_documents(self.data)]
-        model, updates = self.trainings.train(arm)
-        stage_one = self.trainings.output(arm) / PASSAGE
-        decoder = Decoder.of(model, corpus, self.test.texts, folder, stage_one=stage_one)
-        runs = {MeasuredEngine(arm, SEED, way): decoder.run(way) for way in WAYS}
+        model, updates = self.train(arm)
+        decoder = Decoder(model, corpus, dict(self.test.texts), self.work / "runs", updates)
+        decoders = {arm: decoder.with_passages(self.output(arm) / PASSAGE)}
         if arm == TWO:
-            gold = Decoder(model, corpus, gold_texts(model, self.data, self.test), folder)
-            runs |= {MeasuredEngine(GOLD, SEED, way): gold.run(way) for way in WAYS}
-        return Decoded(decoder, updates, runs)
+            decoders[GOLD] = replace(decoder, inputs=gold_texts(model, self.data, self.test))
+        for decoder, way in product(decoders.values(), WAYS):
+            decoder.run(way)
+        return decoders
 
-    def rows(self) -> list[Row]:
+    def rows(self, connection: ConnectionSettings) -> list[Row]:
         name, texts = self.test.name, self.test.texts
-        cache = self.trainings.work / "dense"
+        searched, cache = search_bm25(self.data, self.work.parent, connection), self.work / "dense"
         dense = open_retriever(f"dense:{MINILM}", self.test.data.documents, cache=cache)
         with locked(cache):
-            runs = {MeasuredEngine(DENSE): dense.retrieve(texts, DEPTH), MeasuredEngine(BM25): self.searched.run}
+            runs = {MeasuredEngine(DENSE): dense.retrieve(texts, DEPTH), MeasuredEngine(BM25): searched["run"]}
         timed = list(texts.values())[:TIMED]
-        rows = latency_rows(name, MeasuredEngine(BM25), self.searched.ms, len(timed))
-        for arm, decoded in zip(self.arms, shared(self.jobs), strict=True):
-            runs |= decoded.runs
-            decoder, engine = decoded.decoder, MeasuredEngine(arm, SEED)
-            rows += facts(name, engine, {"parameters": parameters(decoder.model), "updates": decoded.updates}, 1)
+        rows = latency_rows(name, MeasuredEngine(BM25), searched["ms"], len(timed))
+        for arm, decoders in zip(self.arms, shared(self.jobs), strict=True):
+            runs |= {
+                MeasuredEngine(key, SEED, way): decoder.run(way) for key, decoder in decoders.items() for way in WAYS
+            }
+            decoder, engine = decoders[arm], MeasuredEngine(arm, SEED)
+            rows += facts(name, engine, {"parameters": parameters(decoder.model), "updates": decoder.updates}, 1)
             for way in WAYS if arm in TIMED_ARMS else ():
                 times, device = latency(decoder.retriever(way), timed), decoder.model.url[0].device.type
                 rows += latency_rows(name, engine._replace(variant=way), times, len(timed), on=device)
@@ -568,28 +536,30 @@ def judged_set(data: Path) -> JudgedSet:
     return JudgedSet.grouped(test, {document: document for document in test.documents.ids})
 
 
+def search_bm25(data: Path, folder: Path, connection: ConnectionSettings) -> dict[str, Any]:
+    """{"run": OpenSearch's BM25 on a set's test questions, tuned on train, "ms": P50 and P99 of its searches}, kept in
+    `folder`."""
+    test = judged_set(data)
+
+    def search() -> dict[str, Any]:
+        with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus_of(data)) as engine:
+            scores = engine.scores(tuning_questions(data), measure="Success@1")
+            chosen = max(scores, key=scores.__getitem__)
+            run = engine.run(test.texts, DEPTH, chosen)
+            bodies = [bm25(text, size=DEPTH) for text in list(test.texts.values())[:TIMED]]
+            times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
+        return {"run": run, "ms": [times.p50, times.p99]}
+
+    result: dict[str, Any] = kept(folder / f"bm25-{test.data.hash}.json", search)
+    return result
+
+
 def latency_rows(
     name: str, engine: MeasuredEngine, times: Sequence[float], count: int, *, on: str = "cpu"
 ) -> list[Row]:
     """Rows of P50 and P99. count: timed queries; on: the device, which the measure names if it is not a CPU"""
     device = "" if on == "cpu" else f", {on}"
     return facts(name, engine, {f"P{at} ms{device}": time for at, time in zip((50, 99), times, strict=True)}, count)
-
-
-def search_bm25(data: Path, folder: Path, connection: ConnectionSettings) -> Bm25Searches:
-    """BM25 on a set's test questions, kept in `folder`."""
-    test = judged_set(data)
-
-    def search() -> dict[str, object]:
-        with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus_of(data)) as engine:
-            scores = engine.scores(tuning_questions(data), measure="Success@1")
-            chosen = best_settings({data.name: scores})[data.name]
-            run = engine.run(test.texts, DEPTH, chosen)
-            bodies = [bm25(text, size=DEPTH) for text in list(test.texts.values())[:TIMED]]
-            times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
-        return {"run": run, "ms": [times.p50, times.p99]}
-
-    return Bm25Searches(**kept(folder / f"bm25-{test.data.hash}.json", search))
 
 
 # ------------------------------------------------ goals
@@ -599,29 +569,25 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
     """A goal for each way to decode (first the paper's, free) and each rival (first the paper's). The smaller rival learns
     faster, so it is harder to beat with few updates."""
     table = Table(rows, [SEED])
-    goals: list[Goal] = []
-    for words, way in (
-        ("decoded freely, as in the paper", FREE),
-        ("held to the corpus's URLs, greedily", GREEDY),
-        (f"held to them, {BEAMS} beams", BEAM),
-    ):
-        for rival, which in (
-            (SMALL, "the paper's comparison: one T5 as either stage is, as many updates"),
-            (SINGLE, "of as many parameters and updates"),
-        ):
-            gains = table.differences(table.sets, TWO, rival, "Hits@1", variant=way)
-            above = sum(map(is_above, gains.values()))
-            shown = "; ".join(f"{name}: {signed(row)}" for name, row in gains.items())
-            goals.append(
-                goal_of(
-                    f"two-stage above single-stage, {which}, on one set, interval over documents above zero (Hits@1, "
-                    f"{words}; 1 seed)",
-                    "above it on 1 set",
-                    f"{above} of {len(table.sets)} ({shown})" if gains else None,
-                    above > 0,
-                )
-            )
-    return goals
+    ways = {
+        FREE: "decoded freely, as in the paper",
+        GREEDY: "held to the corpus's URLs, greedily",
+        BEAM: f"held to them, {BEAMS} beams",
+    }
+    rivals = {
+        SMALL: "the paper's comparison: one T5 as either stage is, as many updates",
+        SINGLE: "of as many parameters and updates",
+    }
+    return [
+        gains_goal(
+            f"two-stage above single-stage, {rivals[rival]}, on one set, interval over documents above zero (Hits@1, "
+            f"{ways[way]}; 1 seed)",
+            "above it on 1 set",
+            table.differences(table.sets, TWO, rival, "Hits@1", variant=way),
+            1,
+        )
+        for way, rival in product(ways, rivals)
+    ]
 
 
 # ------------------------------------------------ the command
@@ -661,36 +627,26 @@ def tome(
         raise InputError(
             f"half of {scale.candidates} generated queries is not a whole number", "give --candidates an even number"
         )
-    sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
-
-    experiments = set_experiments(data, work, scale, sets, arms or ARMS, connection)
+    folders = {name: data / name for name in SETS if not only or name in only}
+    if scale.documents:
+        part = work / f"{scale.documents}-documents"
+        folders = {name: some_documents(whole, part, scale.documents) for name, whole in folders.items()}
+    for name, folder in folders.items():
+        search_bm25(folder, work / name, connection)  # first, since it needs a cluster and no training
+    ordered = [arm for arm in ARMS if not arms or arm in arms]
+    experiments = prepared_experiments(data, work, scale, folders, ordered)
     shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
     rows: list[Row] = []
     for experiment in experiments:
-        name = experiment.test.name + (f", {scale.documents:,} documents" if scale.documents else "")
-        rows += [replace(row, set=name) for row in experiment.rows()]
+        size = f", {scale.documents:,} documents" if scale.documents else ""
+        rows += [replace(row, set=f"{row.set}{size}") for row in experiment.rows(connection)]
     publish(
         rows,
         goals(rows),
         title="Retrieval by writing URLs: two stages, one, and a search",
-        data=[data / name for name in sorted({*sets, *PAIRS})],
+        data=[data / name for name in sorted({*folders, *PAIRS})],
         seeds=[SEED],
         record=record,
         shown=lambda row: row.kind != "p-value",
     )
-
-
-def set_experiments(
-    data: Path, work: Path, scale: TomeScale, sets: Sequence[str], arms: Sequence[str], connection: ConnectionSettings
-) -> list[SetExperiment]:
-    """The sets, each with its part of the documents, BM25's searches, and all that comes before its arms."""
-    folders = {name: data / name for name in sets}
-    if scale.documents:
-        part = work / f"{scale.documents}-documents"
-        folders = {name: some_documents(whole, part, scale.documents) for name, whole in folders.items()}
-    # First the searches, which need a cluster and no training.
-    searched = {name: search_bm25(folder, work / name, connection) for name, folder in folders.items()}
-    trainings = prepared_trainings(data, work, scale, folders, arms)
-    ordered = [arm for arm in ARMS if arm in arms]
-    return [SetExperiment(trainings[name], ordered, searched[name]) for name in sets]

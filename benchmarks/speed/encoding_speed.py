@@ -21,13 +21,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import numpy as np
 
 from benchmarks.experiment import Table, facts, publish, record_option
-from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
+from benchmarks.speed.turns import SEED, on_blocks, rate, ratio, ratio_row, say
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
@@ -126,25 +126,18 @@ def _theirs(model: str, dtype: Dtype) -> TimedEncoder:
     return TimedEncoder(encode, matrix)
 
 
-class EncoderArm(NamedTuple):
-    """An encoder that is compared."""
-
-    load_with: Callable[[str, Dtype], TimedEncoder]
-    """(folder or hub id of the model, precision) → the loaded encoder"""
-    dtype: Dtype
-    """The precision of the network."""
-
-    def load(self, model: str) -> TimedEncoder:
-        return self.load_with(model, self.dtype)
-
-
-ARMS = {
-    BASELINE: EncoderArm(_theirs, "fp32"),
-    BASELINE_BF16: EncoderArm(_theirs, "bf16"),
-    FP32: EncoderArm(_ours, "fp32"),
-    BF16: EncoderArm(_ours, "bf16"),
+ARMS: dict[str, tuple[Callable[[str, Dtype], TimedEncoder], Dtype]] = {
+    BASELINE: (_theirs, "fp32"),
+    BASELINE_BF16: (_theirs, "bf16"),
+    FP32: (_ours, "fp32"),
+    BF16: (_ours, "bf16"),
 }
-"""{name in results: encoder}"""
+"""{name in results: (loads a folder or hub id, the precision of its network)}"""
+
+
+def loaded(arm: str, model: str) -> TimedEncoder:
+    load, dtype = ARMS[arm]
+    return load(model, dtype)
 
 
 @click.command()
@@ -181,7 +174,7 @@ def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> list[Row]:
     say("memory")
     memory = {arm: memory_in_a_process(arm, model, memory_texts) for arm in ARMS}
     say("speed")
-    times, outputs = time_arms({name: arm.load(model) for name, arm in ARMS.items()}, timed_texts, sizes)
+    times, outputs = time_arms({arm: loaded(arm, model) for arm in ARMS}, timed_texts, sizes)
     judged = BeirData.load(corpus, "test")
     set_ = corpus.resolve().name
     tokens = float(token_counts(model, timed_texts).mean())
@@ -207,17 +200,9 @@ def time_arms(
 
     for arm in arms.values():
         arm.encode(texts[:BATCH])
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    outputs: dict[str, list[csr_matrix]] = {name: [] for name in arms}
-    for block in range(sizes.blocks):
-        part = texts[block * sizes.block : (block + 1) * sizes.block]
-        for name in in_turn(arms, block):
-            begun = time.perf_counter()
-            vectors = arms[name].encode(part)
-            times[name].append(time.perf_counter() - begun)
-            outputs[name].append(arms[name].matrix(vectors))
-        say(f"  block {block + 1} of {sizes.blocks}")
-    return times, {name: vstack(parts).tocsr() for name, parts in outputs.items()}
+    blocks = [texts[at : at + sizes.block] for at in range(0, len(texts), sizes.block)]
+    times, vectors = on_blocks({name: arm.encode for name, arm in arms.items()}, blocks)
+    return times, {name: vstack(list(map(arms[name].matrix, parts))).tocsr() for name, parts in vectors.items()}
 
 
 def largest_difference(set_: str, arm: str, expected: csr_matrix, actual: csr_matrix) -> Row:
@@ -242,7 +227,7 @@ def quality_row(set_: str, model: str, arm: str, documents: Sequence[Document], 
     from opensearch_neural.models.sparse.encoder import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
-    encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=ARMS[arm].dtype)
+    encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=ARMS[arm][1])
     vectors = encoder.encode_documents([document.contents for document in documents], batch_size=BATCH)
     retriever = ExactSparseRetriever([document.id for document in documents], vectors, encoder.query.encode)
     queries = {query: judged.queries[query] for query in judged.qrels}
@@ -316,8 +301,8 @@ def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> int:
 
 def measure_memory(arm: str, model: str, texts: Sequence[str]) -> int:
     """The bytes that encoding takes beside the loaded model."""
-    loaded = ARMS[arm].load(model)
-    return peak_memory(lambda: loaded.encode(texts))
+    encoder = loaded(arm, model)
+    return peak_memory(lambda: encoder.encode(texts))
 
 
 def peak_memory(job: Callable[[], object]) -> int:

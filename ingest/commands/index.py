@@ -203,7 +203,7 @@ def finish(connection: ConnectionSettings, name: str) -> None:
 
     client = connect(settings=connection)
     own_name = take(client, name)
-    build = existing_record(client, own_name).extra.get("build", {})
+    build = existing_record(client, own_name).build
     waits = build.get("waits") and not build.get("swapped")
     serves = f"; `osn index serve {build['alias']} {own_name}` moves the alias to it" if waits else ""
     print(f"{own_name} is complete{serves}")

@@ -21,11 +21,9 @@ from ingest.vectors.shards import (
     LoadedShard,
     ShardDone,
     encode_shard,
-    set_aside,
     shard_path,
     shard_written_before,
     shards_of,
-    unfit_in,
     write_shard,
 )
 from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
@@ -92,10 +90,10 @@ class EncodeReport:
         """Records that have no vectors."""
         return self.rejected + self.unfit
 
-    def add(self, done: ShardDone, shard: LoadedShard) -> None:
-        self.documents += len(shard.rows)
+    def add(self, done: ShardDone) -> None:
+        self.documents += done.documents
         self.rejected += done.rejected
-        self.unfit += len(shard.unfit)
+        self.unfit += done.unfit
         self.shards += 1
         self.reused += done.reused
 
@@ -121,7 +119,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
         records = aside = 0
         with closing(letters), Progress("encode", total=chosen.total, show=show_progress) as progress:
             for done in _shards(job, chosen.records, folder, encoders, limit, progress.ahead):
-                report.add(done, LoadedShard.read(shard_path(folder, done.start), []))
+                report.add(done)
                 records += done.records
                 aside += len(done.set_aside)
                 for record, reason in done.set_aside:
@@ -240,10 +238,8 @@ def shards_here(
         path = shard_path(folder, start)
         before = shard_written_before(path, start, part)
         if before is None:
-            content = encode_shard(start, part, encoders, batch, encoded)
-            write_shard(path, content)
-        unfit = unfit_in(content) if before is None else before.unfit
-        yield ShardDone(start, len(part), set_aside(part, unfit), before is not None)
+            write_shard(path, encode_shard(start, part, encoders, batch, encoded))
+        yield ShardDone.of(before or LoadedShard.read(path, []), part, reused=before is not None)
 
 
 def prepare_folder(folder: Path, chosen: ChosenModels) -> None:

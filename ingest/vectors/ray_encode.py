@@ -27,13 +27,12 @@ from ingest.error_limit import ErrorLimit
 from ingest.settings import Dtype, RayOptions
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
+    LoadedShard,
     ShardDone,
     encode_shard,
-    set_aside,
     shard_path,
     shard_written_before,
     shards_of,
-    unfit_in,
     write_shard,
 )
 from opensearch_neural import __version__
@@ -141,15 +140,16 @@ def shards_on_ray(
             content, process = ray.get(result)
             if isinstance(content, OsnError):
                 raise content
-            write_shard(shard_path(folder, start), content)
+            path = shard_path(folder, start)
+            write_shard(path, content)
             log.debug("shard %d came from process %d", start, process)
-            return ShardDone(start, len(part), set_aside(part, unfit_in(content)), False, process)
+            return ShardDone.of(LoadedShard.read(path, []), part, reused=False, process=process)
 
         try:
             for start, part in shards_of(everything(records, limit.too_many), shard_records):
                 before = shard_written_before(shard_path(folder, start), start, part)
                 if before is not None:
-                    yield ShardDone(start, len(part), set_aside(part, before.unfit), True)
+                    yield ShardDone.of(before, part, reused=True)
                     continue
                 if not free:
                     yield next_done()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,10 @@ class ShardDone:
     """The number of its first record in the corpus."""
     records: int
     """How many records of the corpus it covers."""
+    documents: int
+    """How many documents have vectors in it."""
+    unfit: int
+    """How many documents a model could not encode."""
     set_aside: list[SetAside]
     """Its records that have no vectors: those that could not be read, and those that a model could not encode."""
     reused: bool
@@ -80,32 +84,23 @@ class ShardDone:
     process: int | None = None
     """The process that encoded it on a Ray cluster."""
 
+    @classmethod
+    def of(
+        cls, shard: LoadedShard, records: Sequence[Document | Rejected], *, reused: bool, process: int | None = None
+    ) -> ShardDone:
+        """records: those of the shard. reused, process: as in the class."""
+        aside: list[SetAside] = []
+        for record in records:
+            if isinstance(record, Rejected):
+                aside.append((record, record.reason))
+            elif shard.unfit and (reason := shard.unfit.get(record_digest(record))) is not None:
+                aside.append((record, f"cannot be encoded: {reason}"))
+        return cls(shard.start, len(records), len(shard.rows), len(shard.unfit), aside, reused, process)
+
     @property
     def rejected(self) -> int:
         """How many of its records could not be read."""
         return sum(isinstance(record, Rejected) for record, _ in self.set_aside)
-
-
-def set_aside(records: Sequence[Document | Rejected], unfit: Mapping[bytes, str]) -> list[SetAside]:
-    """The records without vectors, in order. unfit: as in `LoadedShard`."""
-    aside: list[SetAside] = []
-    for record in records:
-        if isinstance(record, Rejected):
-            aside.append((record, record.reason))
-        elif unfit and (reason := unfit.get(record_digest(record))) is not None:
-            aside.append((record, f"cannot be encoded: {reason}"))
-    return aside
-
-
-def unfit_in(content: bytes) -> dict[bytes, str]:
-    """`LoadedShard.unfit` of a shard's content that `encode_shard` made."""
-    from safetensors.numpy import load
-
-    return _unfit(json.loads(load(content)["info"].tobytes()))
-
-
-def _unfit(info: dict[str, Any]) -> dict[bytes, str]:
-    return {bytes.fromhex(key): reason for key, reason in info["unfit"]}
 
 
 def shard_path(folder: Path, start: int) -> Path:
@@ -228,7 +223,7 @@ class LoadedShard:
                 info["start"],
                 info["end"],
                 info["digest"],
-                _unfit(info),
+                {bytes.fromhex(key): reason for key, reason in info["unfit"]},
                 {digests[row].tobytes(): row for row in range(len(digests))},
                 sparse,
                 tensors.get("dense"),

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BUILD = "build"
-WAITS = "waits"
 NOT_IN_NAMES = '\\/*?"<>| ,#:'
 """Characters that OpenSearch does not take in the name of an index."""
 LONGEST_NAME = 160
@@ -55,19 +53,20 @@ class Version:
     """Milliseconds since 1970."""
     serving: bool
     """Whether the alias names it."""
-    complete: bool
-    """Whether its whole corpus is written."""
-    build: dict[str, Any]
-    """`_meta.osn.build`."""
     meta: IndexMeta
     """The record of the index."""
     other_aliases: tuple[str, ...] = ()
     """Further aliases that name it."""
 
     @property
+    def complete(self) -> bool:
+        """Whether its whole corpus is written."""
+        return self.meta.loading is None
+
+    @property
     def served(self) -> bool:
         """Whether it serves, or has served. An incomplete one does not, even if an index template gave it the alias."""
-        return (self.serving and self.complete) or bool(self.build.get("swapped"))
+        return (self.serving and self.complete) or bool(self.meta.build.get("swapped"))
 
 
 @translate_errors()
@@ -81,12 +80,11 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed" if closed else "open"}
     for name, index in client.indices.get(index=f"{alias}-*", params=which).items():
         meta = record_in(index["mappings"], name)
-        if meta is None or (build := meta.extra.get(BUILD, {})).get("alias") != alias:
+        if meta is None or meta.build.get("alias") != alias:
             continue
-        complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])
         others = [other for other in targets.aliases_of_users(index["aliases"]) if other != alias]
-        builds.append(Version(name, created, name in serving, complete, build, meta, tuple(others)))
+        builds.append(Version(name, created, name in serving, meta, tuple(others)))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 
 
@@ -137,9 +135,9 @@ def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: boo
     since = serving_since(client, alias)
     if not restart:
         for version in versions(client, alias):
-            if version.served or version.build.get("corpus") != corpus_name:
+            if version.served or version.meta.build.get("corpus") != corpus_name:
                 continue
-            if not version.build.get(WAITS):
+            if not version.meta.build.get("waits"):
                 log.info("continuing %s", version.index)
                 return version.index
             if version.created > since:
@@ -198,11 +196,11 @@ def serving_since(client: OpenSearch, alias: str) -> int:
 def note_waiting(client: OpenSearch, index: str) -> None:
     """Record that a finished build waits for `osn index serve`."""
     meta = existing_record(client, index)
-    write_record(client, index, meta.with_extra(**{BUILD: {**meta.extra.get(BUILD, {}), WAITS: True}}))
+    write_record(client, index, meta.with_extra(build={**meta.build, "waits": True}))
 
 
 def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
-    return {BUILD: {"alias": alias, "corpus": corpus_name, "swapped": False}}
+    return {"build": {"alias": alias, "corpus": corpus_name, "swapped": False}}
 
 
 @translate_errors()
@@ -227,10 +225,8 @@ def serve(
     still_ours()
     meta = existing_record(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
-    build = dict(meta.extra.get(BUILD, {}))
-    if not build.get("swapped") and previous != index:
-        build |= {"alias": alias, "replaced": previous}
-        write_record(client, index, meta.with_extra(**{BUILD: build}))
+    if not meta.build.get("swapped") and previous != index:
+        write_record(client, index, meta.with_extra(build={**meta.build, "alias": alias, "replaced": previous}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
         warn_of_running(client, previous, meta, index)
@@ -249,7 +245,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     from opensearchpy.exceptions import TransportError
 
     if previous is None:
-        definition = existing_record(client, index).extra.get(BUILD, {}).get(targets.ALIAS_SAYS, {})
+        definition = existing_record(client, index).build.get(targets.ALIAS_SAYS, {})
     else:
         serving = client.indices.get_alias(name=alias)
         if previous not in serving:
@@ -277,15 +273,14 @@ def _of_template(client: OpenSearch, alias: str, index: str, previous: str | Non
     swap; later a person may have removed them. An alias that names the build already stays as it is: a person put it there.
     An alias that has builds of its own is left alone, whatever a template says: it serves one of these.
     """
-    build = existing_record(client, index).extra.get(BUILD, {})
+    build = existing_record(client, index).build
     of_template = {other: says for other, says in build.get(targets.TEMPLATE_ALIASES, {}).items() if other != alias}
     (answer,) = client.indices.get_alias(index=index).values()  # `index` may be an alias
     here = answer["aliases"]
     own = {} if build.get("swapped") else of_template
     of_previous: dict[str, Any] = {}
     if previous is not None and previous != index:
-        before = record_if_ours(client, previous)
-        of_both = of_template | (before.extra.get(BUILD, {}).get(targets.TEMPLATE_ALIASES, {}) if before else {})
+        of_both = of_template | build_of(client, previous).get(targets.TEMPLATE_ALIASES, {})
         of_previous = client.indices.get_alias(index=previous)[previous]["aliases"]
         of_previous = {other: says for other, says in of_previous.items() if other in of_both and other != alias}
     served = {other for other in own.keys() | of_previous.keys() if _has_builds(client, other)}
@@ -321,7 +316,7 @@ def _has_builds(client: OpenSearch, alias: str) -> bool:
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed"}
     mappings = allowed(lambda: client.indices.get_mapping(index=f"{alias}-*", params=which)) or {}
     metas = (record_in(answer["mappings"], name) for name, answer in mappings.items())
-    return any(meta is not None and meta.extra.get(BUILD, {}).get("alias") == alias for meta in metas)
+    return any(meta is not None and meta.build.get("alias") == alias for meta in metas)
 
 
 def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
@@ -332,11 +327,16 @@ def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
         return None
 
 
+def build_of(client: OpenSearch, index: str) -> dict[str, Any]:
+    """`IndexMeta.build` of an index; empty if `osn` did not write it. Raises ClusterError if there is no such index."""
+    meta = record_if_ours(client, index)
+    return {} if meta is None else meta.build
+
+
 def _note_swapped(client: OpenSearch, index: str) -> None:
     meta = record_if_ours(client, index)
-    build = meta.extra.get(BUILD) if meta else None
-    if meta and build and not build.get("swapped"):
-        write_record(client, index, meta.with_extra(**{BUILD: {**build, "swapped": True}}))
+    if meta and meta.build and not meta.build.get("swapped"):
+        write_record(client, index, meta.with_extra(build={**meta.build, "swapped": True}))
 
 
 def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
@@ -384,14 +384,9 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     if present is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
     if to is None:
-        meta = record_if_ours(client, present)
-        to = meta.extra.get(BUILD, {}).get("replaced") if meta else None
+        to = build_of(client, present).get("replaced")
         if to is None:
-            others = [version.index for version in versions(client, alias) if version.complete and not version.serving]
-            raise ClusterError(
-                f"{present} replaced no other index",
-                f"name one with --to: {', '.join(others)}" if others else "there is nothing to go back to",
-            )
+            raise ClusterError(f"{present} replaced no other index", _earlier_builds(client, alias))
     if not client.indices.exists(index=to):
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
     _refuse_others(client, alias, to)
@@ -402,16 +397,20 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
 
 def _refuse_others(client: OpenSearch, alias: str, index: str) -> None:
     """Raise InputError for an index that is no build of the alias, unless a build of it replaced that index."""
-    record = record_if_ours(client, index)
-    of = record.extra.get(BUILD, {}).get("alias") if record else None
+    of = build_of(client, index).get("alias")
     builds = [] if of == alias else versions(client, alias, closed=True)
-    if of == alias or any(version.build.get("replaced") == index for version in builds):
+    if of == alias or any(version.meta.build.get("replaced") == index for version in builds):
         return
-    others = [version.index for version in versions(client, alias) if version.complete and not version.serving]
     raise InputError(
         f"{index!r} is {f'a build of {of!r}' if of else 'no build'}, and {alias!r} goes back only to builds of its own",
-        f"name one of these: {', '.join(others)}" if others else "there is nothing to go back to",
+        _earlier_builds(client, alias),
     )
+
+
+def _earlier_builds(client: OpenSearch, alias: str) -> str:
+    """The remedy that names the builds to which an alias can go back."""
+    others = [version.index for version in versions(client, alias) if version.complete and not version.serving]
+    return f"name one with --to: {', '.join(others)}" if others else "there is nothing to go back to"
 
 
 def check_can_serve(client: OpenSearch, alias: str, index: str) -> None:

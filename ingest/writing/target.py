@@ -96,7 +96,7 @@ def open_target(
         check_unchanged_models(index, meta, new_meta)
         _check_existing(client, index, meta, settings)
         meta = _adapt(client, index, meta, settings, fields)
-    if meta.loading and "build" in meta.extra:
+    if meta.loading and meta.build:
         meta = _without_aliases(client, index, meta, created=created)
     name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
@@ -155,7 +155,7 @@ def _without_aliases(client: OpenSearch, index: str, meta: IndexMeta, *, created
     created: whether the build was created just now. If not, aliases are a person's and stay, but for the one that it is to
         serve.
     """
-    build = meta.extra["build"]
+    build = meta.build
     aliases = aliases_of_users(client.indices.get_alias(index=index)[index]["aliases"])
     if not created:
         aliases = {alias: says for alias, says in aliases.items() if alias == build["alias"]}
@@ -246,9 +246,8 @@ def _check_existing(client: OpenSearch, index: str, meta: IndexMeta, requested: 
     if different:
         remedy = "leave it out, or write another index"
         if loading is not None:
-            is_build = "build" in meta.extra
             remedy += (
-                " (--restart)" if is_build else f"; `osn index abort {index}` deletes this one, which is not complete"
+                " (--restart)" if meta.build else f"; `osn index abort {index}` deletes this one, which is not complete"
             )
         raise InputError(f"the index {index!r} exists already, without {', '.join(different)}", remedy)
     if meta.forward_index and not requested.forward_index:
@@ -353,7 +352,7 @@ def _create(
                 return
             except TransportError as error:
                 alias = re.match(r"alias \[(.+)\] has more than one write index", reason_of(error)[1])
-                if alias is None or alias[1] in aliases or "build" not in meta.extra:
+                if alias is None or alias[1] in aliases or not meta.build:
                     raise
                 aliases[alias[1]] = _at_write_index(client, alias[1])
                 body["aliases"] = aliases

@@ -125,43 +125,46 @@ def _host(url: str) -> dict[str, Any]:
 @functools.cache
 def _connection_class(asynchronous: bool, signed: bool) -> Any:
     """opensearch-py's connection, whose exceptions also hold the failed request, and which does not log failures."""
-    described = _described(_base_connection(asynchronous, signed))
-    return _asynchronous(described) if asynchronous else _synchronous(described)
+    if not asynchronous:
+        from opensearchpy import Urllib3HttpConnection
+
+        return _synchronous(Urllib3HttpConnection)
+    from opensearchpy import AIOHttpConnection, AsyncHttpConnection
+
+    # Only AsyncHttpConnection can sign, and only AIOHttpConnection reads the body of an error.
+    return _asynchronous(AsyncHttpConnection if signed else AIOHttpConnection)
 
 
-def _described(base: Any) -> Any:
-    """The connection class `base`, which can describe a failed request in its exception.
+class _Described:
+    """A part of a connection class: it can describe a failed request in its exception.
 
     opensearch-py logs each failure as a warning with a traceback. Without a logging configuration Python prints it to
     stderr, although the exception says the same.
     """
 
-    class Described(base):
-        def __init__(self, *args: Any, osn_credentials: Credentials = "none", **kwargs: Any) -> None:
-            self.osn_credentials = osn_credentials
-            super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, osn_credentials: Credentials = "none", **kwargs: Any) -> None:
+        self.osn_credentials = osn_credentials
+        super().__init__(*args, **kwargs)
 
-        def describe(self, error: Any, method: str, path: str, timeout: float | None) -> None:
-            error.osn_attempt = Attempt(
-                url=self.host + self.url_prefix,
-                method=method,
-                path=path,
-                timeout=timeout or self.timeout,
-                credentials=self.osn_credentials,
-            )
+    def describe(self: Any, error: Any, method: str, path: str, timeout: float | None) -> None:
+        error.osn_attempt = Attempt(
+            url=self.host + self.url_prefix,
+            method=method,
+            path=path,
+            timeout=timeout or self.timeout,
+            credentials=self.osn_credentials,
+        )
 
-        def log_request_fail(self, method: str, full_url: str, *args: Any, **kwargs: Any) -> None:
-            logger.debug("%s %s failed", method, full_url)
-
-    return Described
+    def log_request_fail(self, method: str, full_url: str, *args: Any, **kwargs: Any) -> None:
+        logger.debug("%s %s failed", method, full_url)
 
 
-def _synchronous(described: Any) -> Any:
-    """The class of synchronous connections: it describes failures, and waits CONNECT_SECONDS at most to be connected."""
+def _synchronous(base: Any) -> Any:
+    """opensearch-py's class `base`, which describes failures, and waits CONNECT_SECONDS at most to be connected."""
     from opensearchpy import TransportError
     from urllib3 import Timeout
 
-    class DescribedConnection(described):
+    class DescribedConnection(_Described, base):
         def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             seconds = kwargs.pop("timeout", None) or self.timeout
             limits = Timeout(connect=min(seconds, CONNECT_SECONDS), read=seconds)
@@ -174,13 +177,13 @@ def _synchronous(described: Any) -> Any:
     return DescribedConnection
 
 
-def _asynchronous(described: Any) -> Any:
+def _asynchronous(base: Any) -> Any:
     """As `_synchronous`, for asynchronous connections."""
     from aiohttp import ClientTimeout, ServerTimeoutError
     from opensearchpy import TransportError
     from opensearchpy.exceptions import ConnectionError
 
-    class AsyncConnection(described):
+    class AsyncConnection(_Described, base):
         async def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             try:
                 return await super().perform_request(method, url, *args, **kwargs)
@@ -209,17 +212,6 @@ def _asynchronous(described: Any) -> Any:
             self.session.request = limited
 
     return AsyncConnection
-
-
-def _base_connection(asynchronous: bool, signed: bool) -> Any:
-    if not asynchronous:
-        from opensearchpy import Urllib3HttpConnection
-
-        return Urllib3HttpConnection
-    from opensearchpy import AIOHttpConnection, AsyncHttpConnection
-
-    # Only AsyncHttpConnection can sign, and only AIOHttpConnection reads the body of an error.
-    return AsyncHttpConnection if signed else AIOHttpConnection
 
 
 # ------------------------------------------------------------------------------------------------------------ check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -51,25 +51,6 @@ class TrialSettings:
 
 
 trial_options = options_of(TrialSettings, "trial", *setting_options(TrialSettings).values())
-
-
-@dataclass(frozen=True)
-class TuningResult:
-    """The result of a tuning, and the words that tables and messages need."""
-
-    engine: str
-    index: str
-    tuned: Tuned
-    measure: str
-    """The measure of quality."""
-    full: str
-    """The name of the reference engine, with which all settings are compared."""
-    keep: float
-    """The share of quality to keep that was asked for."""
-    required: float
-    """The share that a setting must have: 1 for an engine that must be better than the reference."""
-    confirmed_by: str
-    """The queries that confirmed the choice, such as "40 held-back"."""
 
 
 @click.command(cls=Headed, first="index engine first data queries keep dry-run json")
@@ -136,36 +117,26 @@ def tune(
     client = connect(settings=connection)
     engines = open_engines(client, index, first=first, **models)
     tuning = TUNINGS[engine](client, engines)
-    questions, measure = read_questions(named) or tuning.own_questions(trial.most, trial.seed)
+    questions = read_questions(named) or tuning.own_questions(trial.most, trial.seed)
     warn_of_engines(tuning.engines, [engine])
     before = contents_of(client, engines.index)
     tuned = tuning.run(questions, trial.keep, most=trial.most, passes=trial.passes, seed=trial.seed)
     changed = change(engines.index, before, contents_of(client, engines.index))
-    result = TuningResult(
-        engine,
-        index,
-        tuned,
-        measure,
-        full=tuning.full_name,
-        keep=trial.keep,
-        required=trial.keep if tuning.keeps_share else 1.0,
-        confirmed_by=f"{tuned.confirming} {tuning.confirmed}",
-    )
     if not as_json:
-        show_settings(result)
+        show_settings(tuned)
     refused: ClusterError | None = None
     stored = False
     if tuned.chosen is None:
-        verdict = tuning.nothing_chosen.format(keep=trial.keep, measure=measure, full=result.full)
+        verdict = tuning.nothing_chosen.format(keep=tuned.keep, measure=tuned.measure, full=tuned.full)
         if tuning.has_stored_setting:
             verdict += f"; {engine} goes on with the setting that was stored before"
     else:
-        verdict = choice_told(tuned.chosen, result)
+        verdict = choice_told(tuned.chosen, tuned)
         if dry_run:
             verdict += "; not stored (--dry-run)"
         else:
             try:
-                store(client, index, tuned.chosen, keep=trial.keep, measure=measure, queries=tuned.confirming)
+                store(client, index, tuned.chosen, keep=tuned.keep, measure=tuned.measure, queries=tuned.confirming)
                 stored = True
                 verdict += f"; stored in {index}: {engine} uses it from now on"
             except ClusterError as error:
@@ -174,83 +145,68 @@ def tune(
     if changed is not None:
         verdict += f"; {changed}"
     if as_json:
-        print(json.dumps({**_json(result), "verdict": verdict, "stored": stored}, ensure_ascii=False, indent=1))
+        print(json.dumps({**_json(tuned), "verdict": verdict, "stored": stored}, ensure_ascii=False, indent=1))
     else:
         print(verdict)
     if report is not None:
-        write_report(report, result, verdict, named, seed=trial.seed)
+        write_report(report, f"{engine} on {index}, tuned", tuned, verdict, named, seed=trial.seed)
         print(f"wrote {report}", file=sys.stderr)
     if refused is not None:
         raise refused
 
 
-def read_questions(named: NamedQueries) -> tuple[Questions, str] | None:
-    """(the queries, with judgements if they have any; the measure of quality). None if no queries are named."""
+def read_questions(named: NamedQueries) -> Questions | None:
+    """The queries, with judgements if they have any. None if no queries are named."""
     if named.data is not None:
         judged = JudgedQueries.of_folder(named.data, named.split)
-        return Questions(judged.queries, judged.qrels), "nDCG@10"
-    return None if named.queries is None else (Questions(read_queries(named.queries)), "score@10")
+        return Questions(judged.queries, judged.qrels)
+    return None if named.queries is None else Questions(read_queries(named.queries), measure="score@10")
 
 
-def show_settings(result: TuningResult) -> None:
+def show_settings(tuned: Tuned) -> None:
     """Print what was tried."""
-    tuned, measure = result.tuned, result.measure
-    print(f"{len(tuned.tried) - 1} settings on {tuned.queries} queries, by {measure}\n")
-    print(plot_and_table(tuned.tried, tuned.chosen, result.required, measure=measure, full=result.full))
+    print(f"{len(tuned.tried) - 1} settings on {tuned.queries} queries, by {tuned.measure}\n")
+    print(plot_and_table(tuned))
 
 
-def write_report(report: Path, result: TuningResult, verdict: str, named: NamedQueries, *, seed: int) -> None:
+def write_report(report: Path, title: str, tuned: Tuned, verdict: str, named: NamedQueries, *, seed: int) -> None:
     """Write the HTML report. verdict: the choice in words; named: the queries that it was tuned on"""
     from opensearch_neural.ui.tune_report import tune_report
 
     facts = read_facts(place for place in (named.data, named.queries) if place is not None)
-    title = f"{result.engine} on {result.index}, tuned"
-    page = tune_report(
-        Summary.of_this_run(title=title, rows=[], data=facts, seeds=[seed]),
-        result.tuned.tried,
-        result.tuned.chosen,
-        verdict=verdict,
-        full=result.full,
-        measure=result.measure,
-        line=result.required,
-        queries=result.tuned.queries,
-        confirmed_by=result.confirmed_by,
-        seed=seed,
-    )
-    write_text(report, page)
+    summary = Summary.of_this_run(title=title, rows=[], data=facts, seeds=[seed])
+    write_text(report, tune_report(summary, tuned, verdict))
 
 
-def choice_told(chosen: Chosen, result: TuningResult) -> str:
+def choice_told(chosen: Chosen, tuned: Tuned) -> str:
     """The chosen setting in words."""
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     over = f" ({chosen.passed_over} faster settings kept too little)" if chosen.passed_over else ""
     return (
-        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {result.measure} of {result.full} on "
-        f"{result.confirmed_by} queries, at {chosen.tried.ms / result.tuned.tried[0].ms:.0%} of the time of "
-        f"{result.full}{over}"
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of the {tuned.measure} of {tuned.full} on "
+        f"{tuned.confirmed_by} queries, at {chosen.tried.ms / tuned.tried[0].ms:.0%} of the time of {tuned.full}{over}"
     )
 
 
-def _json(result: TuningResult) -> dict[str, Any]:
-    tried, chosen = result.tuned.tried, result.tuned.chosen
-    front = pareto(tried)
+def _json(tuned: Tuned) -> dict[str, Any]:
+    chosen, front = tuned.chosen, pareto(tuned.tried)
     return {
-        "measure": result.measure,
-        "keep": result.keep,
+        "measure": tuned.measure,
+        "keep": tuned.keep,
         "chosen": None
         if chosen is None
         else {
             **chosen.setting.record,
-            **{name: value for name, value in asdict(chosen).items() if name in ("kept", "low", "high", "passed_over")},
+            **{name: getattr(chosen, name) for name in ("kept", "low", "high", "passed_over")},
         },
         "tried": [
             {
                 **({"all": True} if each.setting is None else each.setting.record),
                 "ms": each.ms,
-                result.measure: each.quality,
+                tuned.measure: each.quality,
                 "kept": each.kept,
                 "pareto": each in front,
             }
-            for each in tried
+            for each in tuned.tried
         ],
     }

@@ -146,6 +146,11 @@ class IndexMeta:
         return ", ".join([self.loading, *self.adding] if self.loading else self.adding) or None
 
     @property
+    def build(self) -> dict[str, Any]:
+        """What `ingest.versions.builds` notes of a build of an alias; empty for any other index."""
+        return dict(self.extra.get("build", {}))
+
+    @property
     def names(self) -> dict[str, str]:
         """{part of a document ("id", "title", "text", "url"): the name that it has in documents}, for the parts whose name
         was given (`--text-field`) when the index was created."""
@@ -394,8 +399,8 @@ def documents_of(meta: IndexMeta) -> str:
 
 def another_index(meta: IndexMeta) -> str:
     """The options that write another index. An ingest under an alias continues a build that has not served yet."""
-    build = meta.extra.get("build")
-    return "--restart to begin another build" if build and not build.get("swapped") else "another --index"
+    begun = meta.build and not meta.build.get("swapped")
+    return "--restart to begin another build" if begun else "another --index"
 
 
 def check_unchanged_models(index: str, meta: IndexMeta, new_meta: IndexMeta) -> None:

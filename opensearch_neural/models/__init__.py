@@ -5,7 +5,7 @@ registry.py    finds a model on this machine by its hash
 safety.py      refuses files that could run code
 tokenizer.py   loads a fast tokenizer, and tells facts about its vocabulary
 pretrained.py  loads networks and tokenizers from a directory
-vectors.py     document vectors in batches, dense and sparse
+vectors.py     texts in padded batches, and document vectors, dense and sparse
 sparse/        a weight for each token of the vocabulary
 dense/         one vector per document, or several
 generative/    a model that writes URLs (TOME)

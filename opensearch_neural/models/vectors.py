@@ -1,4 +1,4 @@
-"""Document vectors in batches: dense ones, and sparse ones as compressed rows over a vocabulary of tokens."""
+"""Texts in padded batches, and vectors of documents: dense ones, and sparse ones as compressed rows over a vocabulary."""
 
 from __future__ import annotations
 
@@ -16,6 +16,24 @@ if TYPE_CHECKING:
 
 DenseVectors = NDArray[np.float32]
 """(texts, dimension); with several vectors per text, (texts, vectors, dimension)"""
+
+
+def batches_by_length(
+    texts: Sequence[Sequence[int]], batch_size: int, pad_id: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]]:
+    """(positions of texts, their ids (batch, length), mask (batch, length)) of texts of similar length, which need little
+    padding. The longest texts come first, so that too little memory shows at once.
+
+    texts: the token ids of each; pad_id: the id that fills shorter texts, at their ends
+    """
+    lengths = np.array([len(ids) for ids in texts], dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        mask = np.arange(max(1, lengths[batch[0]])) < lengths[batch, None]
+        ids = np.full(mask.shape, pad_id, dtype=np.int64)
+        ids[mask] = np.concatenate([texts[at] for at in batch])
+        yield batch, ids, mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ A cluster can have several nodes, each a process of its own, so that one can fai
     node.start(name="three")                   # restarts nodes that died, with their data
 
 start_and_stop.py  start, restart and stop
-configuration.py   ports, data, configuration and command line of a node
+configuration.py   data, configuration and command line of a node; an archive of its classes, from which it starts faster
 java_and_jars.py   profiles, Java, and the jars that Maven fetches
-class_archive.py   an archive of a node's classes, from which nodes start faster
 processes.py       processes by pid and mark, and the guard that ends nodes with the process that asked
-clusters.py        the known clusters: their state, status and logs
+clusters.py        the known clusters: their state, status, ports and logs
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The local clusters: their files, recorded state, health and logs.
+"""The local clusters: their files, recorded state, health, ports and logs.
 
 $OSN_HOME                        default ~/.cache/osn
   node/full-2.19.1-HASH/lib/     the parts of a profile, shared by every cluster
@@ -17,6 +17,7 @@ import http.client
 import json
 import os
 import re
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sized
@@ -132,10 +133,6 @@ class ClusterState:
                 return node
         raise InputError(f"{self.name!r} has no node {index}", f"1 to {len(self.nodes)}")
 
-    def processes(self) -> list[tuple[int, str]]:
-        """(pid, mark) of every node that was started."""
-        return [(pid, self.mark) for pid in self.pids]
-
     def write(self) -> None:
         write_json(self.folder / "state.json", asdict(self))
 
@@ -226,6 +223,67 @@ def ask(port: int, path: str, timeout: float = 5.0) -> dict[str, Any] | None:
         return None
     finally:
         connection.close()
+
+
+# ------------------------------------------------------------------------------------------------------------- ports
+
+
+def is_free(port: int) -> bool:
+    """Whether no program listens on the port, and this user may listen there."""
+    # Some systems allow binding 127.0.0.1 even if a program listens on all addresses.
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        if probe.connect_ex((LOOPBACK, port)) == 0:
+            return False
+    with socket.socket() as probe:
+        # Like the node's own socket, this ignores connections that are closing.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int, first: int, reserved: set[int]) -> list[int]:
+    """The next `count` free ports from `first` on that are not in `reserved`."""
+    ports: list[int] = []
+    for port in range(first, 65536):
+        if len(ports) == count:
+            break
+        if port not in reserved and is_free(port):
+            ports.append(port)
+    return ports
+
+
+def check_ports(cluster: ClusterState, node: NodeState) -> None:
+    """Raises ClusterError if a port of the node is taken.
+
+    A restarted cluster keeps its ports, because its other nodes know them.
+    """
+    for port in (node.http_port, node.transport_port):
+        if not is_free(port):
+            stop_first = f"stop the cluster and start it with another --port (osn node stop --name {cluster.name})"
+            raise port_taken(port, cluster.name, stop_first if cluster.running else None)
+
+
+def port_taken(port: int, name: str, remedy: str | None = None) -> ClusterError:
+    """The error that says who has the port that the cluster `name` needs. remedy: None: name a free port."""
+    another = remedy or f"give another port (--port {free_ports(1, port + 1, set())[0]} is free, --port 0 takes any)"
+    other = next((state for state in known_clusters() if any(n.http_port == port for n in state.running)), None)
+    if other is not None and other.name != name:
+        return ClusterError(
+            f"port {port} is used by the local cluster {other.name!r}",
+            f"use it (--name {other.name}), stop it (osn node stop --name {other.name}), or {another}",
+        )
+    answer = ask(port, "/", timeout=2.0)
+    if answer and "cluster_name" in answer:
+        number = answer.get("version", {}).get("number", "?")
+        return ClusterError(
+            f"port {port} is taken by a cluster that `osn node` did not start: {answer['cluster_name']!r}, {number}",
+            f"use it (export OSN_URL=http://127.0.0.1:{port}), or {another}",
+        )
+    return ClusterError(f"port {port} is taken by another program", another)
 
 
 # -------------------------------------------------------------------------------------------------------------- logs

@@ -1,19 +1,26 @@
-"""A node's ports, data, configuration files and command line."""
+"""A node's data, configuration files and command line, and the archive of its classes.
+
+From the archive Java takes classes faster: class data sharing (JEP 350). A node that starts and ends at once records it.
+Java ignores an archive that does not fit its version or the class path.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import shutil
-import socket
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.clusters import LOOPBACK, ClusterState, NodeState, ask, known_clusters
-from opensearch_neural.node.java_and_jars import Java, Profile
+from opensearch_neural.node.clusters import LOOPBACK, ClusterState, NodeState, Say
+from opensearch_neural.node.java_and_jars import Java, Profile, preparing
+from opensearch_neural.node.processes import Guard
 
 DATA_NOTE = "osn-node.json"
 """A file beside the data: the profile and the number of nodes that wrote the data."""
@@ -39,6 +46,11 @@ DISK_WATERMARKS = {
 """Free space below which OpenSearch puts no new shard on a node, moves shards away, and makes indexes read-only. Its default
 limits are shares of the disk in use (85, 90 and 95 %), which a laptop's disk often exceeds."""
 
+RECORDING_TIMEOUT = 120.0
+"""Seconds until a node that records is given up."""
+STARTED = "started"
+"""The file beside the jars that says that a node was started from them."""
+
 # One plain log on stdout, which the guard writes to a file; the runner's own configuration writes six logs.
 LOG4J = """\
 status = error
@@ -49,67 +61,6 @@ appender.console.layout.pattern = [%d{ISO8601}][%-5p][%-25c{1.}] %m%n
 rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 """
-
-
-# ------------------------------------------------------------------------------------------------------------- ports
-
-
-def is_free(port: int) -> bool:
-    """Whether no program listens on the port, and this user may listen there."""
-    # Some systems allow binding 127.0.0.1 even if a program listens on all addresses.
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        if probe.connect_ex((LOOPBACK, port)) == 0:
-            return False
-    with socket.socket() as probe:
-        # Like the node's own socket, this ignores connections that are closing.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
-
-
-def free_ports(count: int, first: int, reserved: set[int]) -> list[int]:
-    """The next `count` free ports from `first` on that are not in `reserved`."""
-    ports: list[int] = []
-    for port in range(first, 65536):
-        if len(ports) == count:
-            break
-        if port not in reserved and is_free(port):
-            ports.append(port)
-    return ports
-
-
-def check_ports(cluster: ClusterState, node: NodeState) -> None:
-    """Raises ClusterError if a port of the node is taken.
-
-    A restarted cluster keeps its ports, because its other nodes know them.
-    """
-    for port in (node.http_port, node.transport_port):
-        if not is_free(port):
-            stop_first = f"stop the cluster and start it with another --port (osn node stop --name {cluster.name})"
-            raise port_taken(port, cluster.name, stop_first if cluster.running else None)
-
-
-def port_taken(port: int, name: str, remedy: str | None = None) -> ClusterError:
-    """The error that says who has the port that the cluster `name` needs. remedy: None: name a free port."""
-    another = remedy or f"give another port (--port {free_ports(1, port + 1, set())[0]} is free, --port 0 takes any)"
-    other = next((state for state in known_clusters() if any(n.http_port == port for n in state.running)), None)
-    if other is not None and other.name != name:
-        return ClusterError(
-            f"port {port} is used by the local cluster {other.name!r}",
-            f"use it (--name {other.name}), stop it (osn node stop --name {other.name}), or {another}",
-        )
-    answer = ask(port, "/", timeout=2.0)
-    if answer and "cluster_name" in answer:
-        number = answer.get("version", {}).get("number", "?")
-        return ClusterError(
-            f"port {port} is taken by a cluster that `osn node` did not start: {answer['cluster_name']!r}, {number}",
-            f"use it (export OSN_URL=http://127.0.0.1:{port}), or {another}",
-        )
-    return ClusterError(f"port {port} is taken by another program", another)
 
 
 # -------------------------------------------------------------------------------------------------------------- data
@@ -218,7 +169,7 @@ def rotate_log(log: Path) -> None:
 def command(
     cluster: ClusterState, node: NodeState, profile: Profile, java: Java, lib: Path, classes: Path | None = None
 ) -> list[str]:
-    """The node's command line. `classes`: an archive of class_archive.py."""
+    """The node's command line. classes: the archive that `class_archive` returns"""
     folder = cluster.node_folder(node)
     options = [
         f"-Dosn.node={cluster.mark}/{node.index}",
@@ -256,3 +207,95 @@ def command(
     if profile.plugins:
         runner += ["-pluginTypes", ",".join(profile.plugins)]
     return [str(java.executable), *options, "-cp", f"{lib}/*", *runner]
+
+
+# ------------------------------------------------------------------------------------------------- archive of classes
+
+
+class _Recording(ClusterState):
+    """The cluster of the node that records. Its folder is beside the jars: one in `clusters/` might be a user's cluster."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.data).parent
+
+
+def class_archive(profile: Profile, java: Java, lib: Path, report: Say) -> Path | None:
+    """The archive for this Java beside the jars, which is recorded if it does not exist; None if there is none.
+
+    The first start from these jars does not record: it takes longer than recording saves, if no other start follows. An
+    empty file says that a recording would fail again, so that no later start tries it.
+    """
+    if not (lib.parent / STARTED).exists():
+        with suppress(OSError):
+            (lib.parent / STARTED).touch()
+        return None
+    executable = java.executable.resolve()
+    # The version, because one shim (of jenv, asdf, mise) runs several Javas.
+    identity = f"{executable} {java.version} {executable.stat().st_mtime_ns}"
+    archive = lib.parent / f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.jsa"
+    if not archive.exists():
+        with preparing(profile, report):
+            if not archive.exists():
+                report(
+                    f"recording the classes of OpenSearch {profile.version}, once, so that its nodes start faster "
+                    "(some seconds)"
+                )
+                try:
+                    _record(archive, profile, java, lib, report)
+                except (OSError, ClusterError) as error:
+                    reason = error.message if isinstance(error, ClusterError) else error.strerror
+                    report(
+                        f"the classes could not be recorded: {reason}; nodes start as before, and the next start tries again"
+                    )
+    return archive if archive.exists() and archive.stat().st_size else None
+
+
+def _record(archive: Path, profile: Profile, java: Java, lib: Path, report: Say) -> None:
+    """Let a node write `archive`, or write an empty file. Raises OSError or ClusterError if a later start may do better."""
+    for left in lib.parent.glob("recording-*/"):  # by an attempt whose guard was killed
+        shutil.rmtree(left, ignore_errors=True)
+    # Of other Javas' archives, which take 80 to 90 MB each, the newest stays. Running nodes keep what they have mapped.
+    others = [other for other in lib.parent.glob("classes-*.jsa") if other.stat().st_size]
+    for older in sorted(others, key=lambda other: other.stat().st_mtime)[:-1]:
+        older.unlink()
+    folder = Path(tempfile.mkdtemp(prefix="recording-", dir=lib.parent))
+    cluster = _Recording(
+        name="recording",
+        mark=folder.name,
+        profile=profile.name,
+        version=profile.version,
+        heap="256m",
+        data=str(folder / "data"),
+        nodes=[NodeState(index=1, http_port=0, transport_port=0)],  # any free ports
+    )
+    (node,) = cluster.nodes
+    recorded = folder / archive.name
+    log = lib.parent / "recording.log"
+    log.write_text("")
+    guard = Guard()
+    try:
+        guard.remove_when_ended(folder)
+        write_configuration(cluster, node)
+        executable, *arguments = command(cluster, node, profile, java, lib)
+        recording = [executable, f"-XX:ArchiveClassesAtExit={recorded}", "-Dosn.node.ends=true", *arguments]
+        status = guard.wait(guard.start(recording, log, cluster.node_folder(node)), RECORDING_TIMEOUT)
+        if status == 0 and recorded.exists():
+            # Else a power cut could leave an empty file under the archive's name.
+            with recorded.open("rb") as file:
+                os.fsync(file.fileno())
+            recorded.replace(archive)
+            return
+    finally:
+        guard.end_nodes()
+    # Java 17 ends with status 1, Java 25 with 0, if the archive of Java's own classes, on which this one builds, is missing.
+    makes_none = status == 0 or "base CDS archive is not loaded" in log.read_text(errors="replace")
+    if status is not None and not makes_none:
+        raise ClusterError(f"Java ended with status {status} (its log: {log})")
+    why = (
+        "this Java makes no archive of classes"
+        if makes_none
+        else f"a recording did not end in {RECORDING_TIMEOUT:.0f} s"
+    )
+    archive.touch()
+    report(f"{why} (its log: {log}); nodes start as before; to try again, remove {archive}")

@@ -287,7 +287,7 @@ def _compile_main(java: Java, lib: Path) -> None:
     compiled = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if compiled.returncode != 0:
         raise ClusterError(f"{MAIN.name} could not be compiled:\n{compiled.stderr[-2000:]}", f"with {java.executable}")
-    # An archive of classes (class_archive.py) is of jars alone, never of folders.
+    # An archive of classes (`configuration.class_archive`) is of jars alone, never of folders.
     shutil.make_archive(str(lib / "local-node"), "zip", classes)
     (lib / "local-node.zip").rename(lib / "local-node.jar")
     shutil.rmtree(classes)

@@ -72,28 +72,28 @@ def send(pid: int, mark: str, number: int) -> None:
             os.kill(pid, number)
 
 
-def wait_until_gone(processes: list[tuple[int, str]], seconds: float) -> list[tuple[int, str]]:
-    """Wait until processes, each a (pid, mark), end. Returns the processes that still run after `seconds`."""
+def wait_until_gone(pids: list[int], mark: str, seconds: float) -> list[int]:
+    """Wait until the processes with the mark end. Returns those that still run after `seconds`."""
     deadline = time.monotonic() + seconds
-    while left := [(pid, mark) for pid, mark in processes if is_running(pid, mark)]:
+    while left := [pid for pid in pids if is_running(pid, mark)]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.05)
     return left
 
 
-def end(processes: list[tuple[int, str]], *, grace: float = 20.0) -> list[int]:
-    """End processes, each a (pid, mark): SIGTERM to all, then SIGKILL to those still running after `grace` seconds.
+def end(pids: list[int], mark: str, *, grace: float = 20.0) -> list[int]:
+    """End the processes with the mark: SIGTERM to all, then SIGKILL to those still running after `grace` seconds.
 
     Returns the pids that had to be killed.
     """
-    for pid, mark in processes:
+    for pid in pids:
         send(pid, mark, signal.SIGTERM)
-    stubborn = wait_until_gone(processes, grace)
-    for pid, mark in stubborn:
+    stubborn = wait_until_gone(pids, mark, grace)
+    for pid in stubborn:
         send(pid, mark, signal.SIGKILL)
-    wait_until_gone(stubborn, 10.0)
-    return [pid for pid, _ in stubborn]
+    wait_until_gone(stubborn, mark, 10.0)
+    return stubborn
 
 
 # ------------------------------------------------------------------------------------------------------------- guard

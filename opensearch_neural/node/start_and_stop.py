@@ -16,21 +16,23 @@ from typing import Any
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import expanded
 from opensearch_neural.node import configuration, processes
-from opensearch_neural.node.class_archive import class_archive
 from opensearch_neural.node.clusters import (
     DEFAULT_NAME,
     ClusterState,
     NodeState,
     Say,
     ask,
+    check_ports,
     cluster_folder,
     count,
+    free_ports,
+    is_free,
     known_clusters,
     locked,
     node_home,
+    port_taken,
     read_state,
 )
-from opensearch_neural.node.configuration import free_ports, is_free
 from opensearch_neural.node.java_and_jars import Profile, find_java, prepare, profile_named
 
 logger = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ class StartRequest:
         if port == 0:
             port = free_ports(1, DEFAULT_PORT + 1, reserved)[0]
         elif not is_free(port):
-            raise configuration.port_taken(port, name)
+            raise port_taken(port, name)
         http_ports = [port, *free_ports(nodes - 1, port + 1, {*reserved, port})]
         transport_ports = free_ports(nodes, max(port + 100, 9300), {*reserved, *http_ports})
         return ClusterState(
@@ -214,7 +216,7 @@ def _start_missing(
     profile = profile_named(cluster.profile if cluster else request.profile or "full")
     java = find_java(profile.java, f"OpenSearch {profile.version} (profile {profile.name})")
     lib = prepare(profile, java, report)
-    classes = class_archive(profile, java, lib, report)
+    classes = configuration.class_archive(profile, java, lib, report)
     guard = processes.Guard()
     started: list[NodeState] = []
     fresh = False
@@ -232,7 +234,7 @@ def _start_missing(
             for node in cluster.nodes:
                 if node in running:
                     continue
-                configuration.check_ports(cluster, node)
+                check_ports(cluster, node)
                 configuration.write_configuration(cluster, node)
                 configuration.rotate_log(cluster.log(node))
                 cluster.write()
@@ -272,7 +274,7 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
         if cluster is None:
             return False
         running = cluster.running
-        killed = processes.end(cluster.processes())
+        killed = processes.end(cluster.pids, cluster.mark)
         if killed:
             report(f"{count(killed)} did not close in time and had to be killed")
         for node in cluster.nodes:
@@ -306,7 +308,7 @@ def _remove_abandoned() -> None:
     """Remove attached clusters whose owner is gone and whose guard could not remove them (the machine went down)."""
     for cluster in known_clusters():
         if cluster.attached and cluster.owner is not None and not processes.command_line(cluster.owner):
-            processes.end(cluster.processes())
+            processes.end(cluster.pids, cluster.mark)
             shutil.rmtree(cluster.folder, ignore_errors=True)
 
 

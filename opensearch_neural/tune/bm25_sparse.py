@@ -47,7 +47,7 @@ class Bm25SparseTuning(Tuning):
     own_queries, confirmed, keeps_share = True, "cross-validated", False
     full, full_name = "bm25", "BM25"
 
-    def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
+    def own_questions(self, most: int, seed: int) -> Questions:
         """At most `2 * most` queries, and at most MOST_HITS, made from the index's documents, each with its document as the
         only relevant one.
 
@@ -65,7 +65,7 @@ class Bm25SparseTuning(Tuning):
             raise InputError(
                 f"{index!r} has {len(texts)} documents with text, too few to make queries from", "give --data"
             )
-        return Questions(texts, qrels), "nDCG@10 of known items"
+        return Questions(texts, qrels, measure="nDCG@10 of known items")
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """All queries choose and confirm, since the choice is cross-validated."""

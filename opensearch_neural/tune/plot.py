@@ -6,21 +6,22 @@ from collections.abc import Sequence
 
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.tune.trials import Tried, pareto
-from opensearch_neural.tune.tuning import Chosen
+from opensearch_neural.tune.tuning import Chosen, Tuned
 
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1
 """The plot shows settings down to this much below the required share."""
 
 
-def plot_and_table(tried: Sequence[Tried], chosen: Chosen | None, keep: float, *, measure: str, full: str) -> str:
+def plot_and_table(tuned: Tuned) -> str:
     """All settings as a plot, and the Pareto set as a table."""
+    measure, full = tuned.measure, tuned.full
     return "\n".join(
         [
-            plot(tried, chosen, keep),
+            plot(tuned.tried, tuned.chosen, tuned.required),
             f"{'':>9}up: {measure}, as a share of that of {full} (=: the required share); right: time of a query",
             f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n",
-            front_table(tried, chosen, measure, full) + "\n",
+            front_table(tuned.tried, tuned.chosen, measure, full) + "\n",
         ]
     )
 

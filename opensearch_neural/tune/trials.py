@@ -91,6 +91,8 @@ class Questions:
     """None: runs are compared with the exact result instead."""
     own: Collection[str] = ()
     """Queries that are documents of the index: each is left out of its own hits, as in `osn eval`."""
+    measure: str = "nDCG@10"
+    """The name of the measure of quality."""
 
     def page(self, query: str) -> int:
         """How many hits to ask for: one more if the query itself may be among them."""

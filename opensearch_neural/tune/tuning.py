@@ -42,7 +42,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of a run of `osn tune`."""
+    """The result of a run of `osn tune`, with the words that tables and messages need."""
 
     tried: list[Tried]
     """The reference engine, then all settings, on the tuning queries."""
@@ -52,6 +52,21 @@ class Tuned:
     """The number of queries that all settings were tried on."""
     confirming: int
     """The number of queries that confirmed the choice."""
+    confirmed: str
+    """Which queries these are: "held-back"."""
+    measure: str
+    """The measure of quality."""
+    full: str
+    """The name of the reference engine."""
+    keep: float
+    """The share of quality to keep that was asked for."""
+    required: float
+    """The share that a setting must have: 1 for an engine that must be better than the reference."""
+
+    @property
+    def confirmed_by(self) -> str:
+        """The queries that confirmed the choice, such as "40 held-back"."""
+        return f"{self.confirming} {self.confirmed}"
 
 
 class Tuning:
@@ -107,8 +122,8 @@ class Tuning:
             more = " or --queries (any queries)" if cls.unjudged else ""
             raise InputError(f"tuning {engine} needs queries", f"give {data}{more}")
 
-    def own_questions(self, most: int, seed: int) -> tuple[Questions, str]:
-        """(queries made from the index, at most `most` in each half; the name of their measure)"""
+    def own_questions(self, most: int, seed: int) -> Questions:
+        """Queries made from the index, at most `most` in each half."""
         raise NotImplementedError
 
     def load(self) -> None:
@@ -140,7 +155,17 @@ class Tuning:
         self.load()
         tried = self.tried(tuning, passes, seed)
         chosen = self.choose(tried, held_back, keep, seed=seed)
-        return Tuned(tried, chosen, len(tuning.texts), len(held_back.texts))
+        return Tuned(
+            tried,
+            chosen,
+            len(tuning.texts),
+            len(held_back.texts),
+            self.confirmed,
+            questions.measure,
+            self.full_name,
+            keep,
+            required=keep if self.keeps_share else 1.0,
+        )
 
     def tried(self, questions: Questions, passes: int, seed: int) -> list[Tried]:
         """Try all settings on the queries, after some warm-up requests that are not timed."""

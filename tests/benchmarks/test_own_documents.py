@@ -45,7 +45,7 @@ def test_of_published_figures_and_the_demo(
     measured = published_figures.measure(client, judged, job, {"bm25": "bm25 (english)"})
     assert measured["bm25 (english)"].mean["RR@10"] == 1.0
     monkeypatch.setattr(demo, "INDEX", index_name)
-    monkeypatch.setattr(demo, "TIMED_REQUESTS", 1)
+    monkeypatch.setattr(demo, "TIMED_QUERIES", 1)
     demo.write(client, judged, "none", "none", judged.corpus_path.parent)
     rows = demo.measure_engines(client, open_engines(client, index_name), ["bm25"], judged)
     assert {row.value for row in rows if row.measure == "nDCG@10"} == {1.0}

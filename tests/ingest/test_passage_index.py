@@ -234,7 +234,7 @@ def test_tuning_counts_passages_as_their_documents(client: Any, engines: Engines
     tuning = Bm25SparseTuning(client, engines)
     blank = {"_id": "blank", "title": "no text", "text": "  "}
     assert Documents(client, engines.index).add([blank]).created == 1
-    known, _ = tuning.own_questions(200, 0)
+    known = tuning.own_questions(200, 0)
     for questions in (Questions(judged, {id: {id: 1.0} for id in judged}), known):
         tried = try_all(tuning.ask, engines, questions, [Bm25SparseSetting()], full="bm25", passes=1)
         assert all(each.quality > 0.5 for each in tried)

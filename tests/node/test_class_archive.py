@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from osn_node import wait_for
 
-from opensearch_neural.node import class_archive as recording
-from opensearch_neural.node import processes
-from opensearch_neural.node.class_archive import STARTED, class_archive
+from opensearch_neural.node import configuration, processes
 from opensearch_neural.node.clusters import cluster_folder
+from opensearch_neural.node.configuration import STARTED, class_archive
 from opensearch_neural.node.java_and_jars import PROFILES, Java, preparing
 
 FULL = PROFILES["full"]
@@ -112,7 +111,7 @@ def test_a_node_that_records_too_long_is_ended_which_is_told_and_not_tried_again
 ) -> None:
     told: list[str] = []
     waits = java(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
-    monkeypatch.setattr(recording, "TIMEOUT", 0.5)
+    monkeypatch.setattr(configuration, "RECORDING_TIMEOUT", 0.5)
     for _ in range(2):
         assert class_archive(FULL, waits, lib, told.append) is None
     assert len(calls(waits)) == 1
@@ -124,7 +123,7 @@ def test_a_node_that_records_too_long_is_ended_which_is_told_and_not_tried_again
 def test_a_java_that_records_ends_with_a_start_that_is_killed(tmp_path: Path, lib: Path) -> None:
     java(tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
     script = (
-        "import pathlib, sys; from opensearch_neural.node.class_archive import class_archive;"
+        "import pathlib, sys; from opensearch_neural.node.configuration import class_archive;"
         "from opensearch_neural.node.java_and_jars import PROFILES, Java;"
         "class_archive(PROFILES['full'], Java(pathlib.Path(sys.argv[1]), 17), pathlib.Path(sys.argv[2]), print)"
     )

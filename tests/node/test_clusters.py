@@ -40,4 +40,4 @@ class TestState:
         """The pid of this very test runs, and does not carry the mark."""
         state = ClusterState("x", "f00dcafe", "full", "2.19.1", "1g", "/data", [NodeState(1, 9200, 9300, os.getpid())])
         assert state.running == []
-        assert processes.end(state.processes()) == []
+        assert processes.end(state.pids, state.mark) == []

@@ -13,7 +13,7 @@ from osn_node import osn_node
 from opensearch_neural import node
 from opensearch_neural.errors import InputError
 from opensearch_neural.node import configuration
-from opensearch_neural.node.clusters import cluster_folder, read_state
+from opensearch_neural.node.clusters import cluster_folder, is_free, read_state
 from opensearch_neural.node.java_and_jars import PROFILES
 
 # A start takes seconds; what takes minutes hangs.
@@ -69,7 +69,7 @@ class TestWhatIsAsked:
         assert f"port {port} is taken by another program" in failed.stderr
         offered = int(re.findall(r"--port (\d+) is free", failed.stderr)[0])
         assert offered > port
-        assert configuration.is_free(offered)
+        assert is_free(offered)
 
     def test_a_data_folder_that_cannot_be_one_is_named(self, tmp_path: Path, never_started: str) -> None:
         (tmp_path / "file").write_text("")

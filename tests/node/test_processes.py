@@ -47,7 +47,7 @@ class TestGuard:
         guard.release()
         time.sleep(0.3)
         assert processes.is_running(pid, "mark-2")
-        assert processes.end([(pid, "mark-2")]) == []
+        assert processes.end([pid], "mark-2") == []
         assert not processes.is_running(pid, "mark-2")
 
     def test_a_killed_owner_takes_its_processes_along(self, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ class TestGuard:
         owner.kill()
         owner.wait()
         owner.stdout.close()
-        assert processes.wait_until_gone([(pid, "mark-3")], 10.0) == []
+        assert processes.wait_until_gone([pid], "mark-3", 10.0) == []
 
     def test_half_a_request_of_a_killed_owner_ends_what_was_started(self, tmp_path: Path) -> None:
         guard = Guard()
@@ -95,7 +95,7 @@ class TestGuard:
         pid = guard.start([*DEAF, "mark-4"], tmp_path / "log", tmp_path)
         guard.release()
         wait_for(lambda: (tmp_path / "log").stat().st_size)
-        assert processes.end([(pid, "mark-4")], grace=0.5) == [pid]
+        assert processes.end([pid], "mark-4", grace=0.5) == [pid]
         assert not processes.is_running(pid, "mark-4")
 
     def test_it_needs_nothing_but_the_standard_library(self) -> None:

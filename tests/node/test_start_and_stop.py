@@ -20,8 +20,8 @@ from osn_node import OSN_NODE, kill_node, osn_node, wait_for
 from opensearch_neural import node
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.node import configuration, processes
-from opensearch_neural.node.class_archive import STARTED
 from opensearch_neural.node.clusters import ClusterState, NodeState, cluster_folder, read_state
+from opensearch_neural.node.configuration import STARTED
 from opensearch_neural.node.java_and_jars import PROFILES, find_java, prepare
 
 # A start takes seconds; what takes minutes hangs.
@@ -318,14 +318,14 @@ class TestLifeOfACluster:
         starting.send_signal(number)
         starting.wait(60)
         assert starting.returncode in (130, -number)
-        assert processes.wait_until_gone(state.processes(), 30.0) == []
+        assert processes.wait_until_gone(state.pids, state.mark, 30.0) == []
 
     def test_attached_nodes_and_their_data_go_with_a_process_that_is_killed(
         self, cleaned_name: Callable[[str], str]
     ) -> None:
         name = cleaned_name("attached")
         state = start_attached_and_kill(name)
-        assert processes.wait_until_gone(state.processes(), 30.0) == []
+        assert processes.wait_until_gone(state.pids, state.mark, 30.0) == []
         wait_for(lambda: not state.folder.exists())
 
     def test_data_that_was_there_before_stays_when_an_attached_process_is_killed(
@@ -338,6 +338,6 @@ class TestLifeOfACluster:
         assert len(running.running) == 1
         kill_node(1, name)
         restarted = start_attached_and_kill(name)
-        assert processes.wait_until_gone(restarted.processes(), 30.0) == []
+        assert processes.wait_until_gone(restarted.pids, restarted.mark, 30.0) == []
         again = node.start(name=name)
         assert OpenSearch(again.url, timeout=30).indices.exists(index="kept")

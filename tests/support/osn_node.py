@@ -28,7 +28,7 @@ def kill_node(index: int, name: str) -> None:
     member = cluster.member(index)
     assert member.pid is not None and cluster.is_up(member)
     processes.send(member.pid, cluster.mark, signal.SIGKILL)
-    assert processes.wait_until_gone([(member.pid, cluster.mark)], 30.0) == []
+    assert processes.wait_until_gone([member.pid], cluster.mark, 30.0) == []
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:

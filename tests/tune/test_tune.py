@@ -40,7 +40,7 @@ from opensearch_neural.index.record import IndexMeta, existing_record, write_rec
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
-from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, pareto, share, store
+from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tried, Tuned, pareto, share, store
 from opensearch_neural.tune.bm25_sparse import Bm25SparseTuning, bm25_sparse_settings, choose_bm25_sparse
 from opensearch_neural.tune.cascade import WEIGHTS, CascadeTuning, cascade_settings
 from opensearch_neural.tune.high_idf_first import HighIdfFirstTuning, high_idf_first_settings
@@ -242,7 +242,7 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
     assert json.loads(CliRunner().invoke(osn, judged, catch_exceptions=False).stdout)["measure"] == "nDCG@10"
     drawn: list[float] = []
     monkeypatch.setattr(
-        "opensearch_neural.commands.tune.plot_and_table", lambda tried, chosen, keep, **_: drawn.append(keep) or ""
+        "opensearch_neural.commands.tune.plot_and_table", lambda tuned: drawn.append(tuned.required) or ""
     )
     CliRunner().invoke(osn, [each for each in judged if each != "--json"], catch_exceptions=False)
     assert drawn == [1.0], "the settings must be better than BM25, whatever share of their own quality they keep"
@@ -291,7 +291,7 @@ def test_known_items_of_long_texts_without_full_stops_can_be_searched(client, tm
     write(client, corpus, name)
     try:
         tuning = Bm25SparseTuning(client, open_engines(client, name))
-        questions, _ = tuning.own_questions(6000, seed=0)
+        questions = tuning.own_questions(6000, seed=0)
         assert questions.texts.keys() == texts.keys()
         assert all(len(text) <= 1000 for text in questions.texts.values())
         assert {id: next(iter(hits)) for id, hits in tuning.run_of(None, questions).items()} == {id: id for id in texts}
@@ -304,8 +304,12 @@ def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\train\t0.5\n")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "rainbow"}\n')
-    questions, measure = read_questions(NamedQueries(tmp_path, "train", None)) or (Questions({}), "")
-    assert (questions.texts, questions.qrels, measure) == ({"q1": "rainbow"}, {"q1": {"rain": 0.5}}, "nDCG@10")
+    questions = read_questions(NamedQueries(tmp_path, "train", None)) or Questions({})
+    assert (questions.texts, questions.qrels, questions.measure) == (
+        {"q1": "rainbow"},
+        {"q1": {"rain": 0.5}},
+        "nDCG@10",
+    )
 
 
 @pytest.mark.cluster
@@ -552,9 +556,9 @@ def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None
         )
     ]
     chosen = Chosen(HighIdfFirstSetting(window=20), candidates[1], 0.991, 0.985, 0.995, 0)
-    how: dict[str, Any] = {"full": "all tokens", "measure": "nDCG@10", "line": 0.98, "queries": 40, "seed": 0}
+    tuned = Tuned(candidates, chosen, 40, 30, "held-back", "nDCG@10", "all tokens", keep=0.98, required=0.98)
     summary = Summary("osn tune", "c0ffee", {}, [], [0], [])
-    text = tune_report(summary, candidates, chosen, verdict="<b>kept</b>", confirmed_by="30 held-back", **how)
+    text = tune_report(summary, tuned, "<b>kept</b>")
     page = Elements(text)
     forest = page.of("svg", "forest")[0]["aria-label"] or ""
     assert "chosen, on 30 held-back queries 99.1% [98.5%, 99.5%]" in forest

@@ -33,7 +33,7 @@ from opensearch_neural.models.dense.pooling import Pooling, pooled
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.tokenizer import encodable
-from opensearch_neural.models.vectors import DenseVectors
+from opensearch_neural.models.vectors import DenseVectors, batches_by_length
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -226,24 +226,22 @@ class MultiLayerEncoder:
             return MultiVectors(np.empty((0, self.dimension), np.float32), np.zeros(1, np.int64))
         transformer: Any = self.document.model[0]
         before = directory.prompt(self.document.info.path, "document")
-        tokenized = transformer.tokenizer(
+        texts_ids = transformer.tokenizer(
             [before + encodable(text) for text in texts], truncation=True, max_length=transformer.max_seq_length
-        )
-        lengths = np.array([len(ids) for ids in tokenized["input_ids"]], dtype=np.int64)
+        )["input_ids"]
+        lengths = np.array([len(ids) for ids in texts_ids], dtype=np.int64)
         counts = np.ones_like(lengths) if self.mix is not None else self.selection.counts(lengths)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
         values = np.empty((int(offsets[-1]), self.dimension), dtype=np.float32)
-        order = np.argsort(-lengths, kind="stable")
         deep = self.selection.source == "layers"
         with torch.inference_mode():
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                batch = {name: [tokenized[name][row] for row in rows] for name in ("input_ids", "attention_mask")}
-                padded = transformer.tokenizer.pad(batch, return_tensors="pt").to(self.document.model.device)
-                output = transformer.auto_model(**padded, output_hidden_states=deep)
-                states = self.selection.vectors(output, padded["attention_mask"])
+            for rows, ids, valid in batches_by_length(texts_ids, batch_size, transformer.tokenizer.pad_token_id):
+                mask = torch.from_numpy(valid).to(self.document.model.device).long()
+                tokens = torch.from_numpy(ids).to(mask.device)
+                output = transformer.auto_model(input_ids=tokens, attention_mask=mask, output_hidden_states=deep)
+                states = self.selection.vectors(output, mask)
                 own = torch.arange(states.shape[1], device=states.device) < self.selection.counts(
-                    padded["attention_mask"].sum(dim=1, keepdim=True)
+                    mask.sum(dim=1, keepdim=True)
                 )
                 if self.mix is not None:
                     states = mixed(states, own, states.new_tensor(self.mix))[:, None]

@@ -30,6 +30,7 @@ from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.tokenizer import encodable, load_tokenizer, refuse_more_tokens, tokens_of_texts
+from opensearch_neural.models.vectors import batches_by_length
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -60,25 +61,20 @@ class Tower:
     """Text that is put before every text."""
 
     def encode(self, texts: Sequence[str], batch_size: int) -> Array:
-        """(texts, dimension), in order; batches hold texts of similar length, which need little padding."""
+        """(texts, dimension), in order."""
         encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
-        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-        order = np.argsort(-lengths, kind="stable")
-        rows: list[Array] = []
+        order, rows = [], list[Array]()
         input_names = {field.name for field in self.session.get_inputs()}
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            mask = (np.arange(lengths[batch[0]]) < lengths[batch, None]).astype(np.int64)
-            ids = np.full(mask.shape, self.pad_id, dtype=np.int64)
-            ids[mask.astype(bool)] = np.concatenate([encodings[i].ids for i in batch])
-            inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        for batch, ids, mask in batches_by_length([encoding.ids for encoding in encodings], batch_size, self.pad_id):
+            order.append(batch)
+            inputs = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "token_type_ids": np.zeros_like(ids)}
             vectors: Array = self.session.run(None, {key: inputs[key] for key in inputs if key in input_names})[0]
             for stage in self.stages:
                 vectors = stage(vectors, mask.astype(np.float32))
             rows.append(vectors)
         if not rows:
             return np.zeros((0, 0), dtype=np.float32)
-        return np.concatenate(rows)[np.argsort(order)]
+        return np.concatenate(rows)[np.argsort(np.concatenate(order))]
 
 
 @dataclass(frozen=True)

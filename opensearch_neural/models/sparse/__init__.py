@@ -12,7 +12,6 @@ inference_free.py     writes a sparse model in sentence-transformers' layout
 averaging.py          averages sparse models
 hub_export.py         a sparse model as a folder for the Hugging Face hub
 ml_commons.py         a sparse model in the format of ml-commons
-published.py          sparse models that others published
-reading_cost.py       what reading a document costs a network
+published.py          sparse models that others published, and what reading a document costs them
 on_this_machine.py    sparse models on this machine
 """

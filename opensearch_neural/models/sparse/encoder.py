@@ -29,7 +29,7 @@ from opensearch_neural.models.tokenizer import (
     special_tokens,
     vocabulary_of,
 )
-from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.models.vectors import SparseVectors, batches_by_length
 
 if TYPE_CHECKING:
     import torch
@@ -174,18 +174,12 @@ class TorchSparseEncoder:
 
     def _encode_window(self, texts: Sequence[str], first: int, batch_size: int) -> SparseVectors:
         encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
-        ids = [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
-        lengths = np.array([len(row) for row in ids])
-        # Texts of similar length need little padding; the longest come first, so too little memory shows at once.
-        order = np.argsort(-lengths, kind="stable")
-        parts = []
-        for start in range(0, len(order), batch_size):
-            batch = order[start : start + batch_size]
-            mask = np.arange(max(1, lengths[batch[0]])) < lengths[batch, None]
-            padded = np.full(mask.shape, self.model.pad_id, dtype=np.int64)
-            padded[mask] = np.concatenate([ids[i] for i in batch])
+        ids = [encoding.ids for encoding in encodings]
+        order, parts = [], []
+        for batch, padded, mask in batches_by_length(ids, batch_size, self.model.pad_id):
+            order.append(batch)
             parts.append(self._encode_batch(padded, mask, first + batch))
-        return SparseVectors.concat(parts, self.vocabulary).take(np.argsort(order))
+        return SparseVectors.concat(parts, self.vocabulary).take(np.argsort(np.concatenate(order)))
 
     def _encode_batch(self, ids: NDArray[np.int64], mask: NDArray[np.bool_], texts: NDArray[np.int64]) -> SparseVectors:
         """ids, mask: (batch, length); texts: which text each row is, for messages."""

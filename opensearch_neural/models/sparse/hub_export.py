@@ -62,44 +62,27 @@ def export_for_hub(
             "upload that folder as it is, with a card that says what its code does",
         )
     query = TableEncoder.load(folder)
-    card = model_card(
-        name or directory.display_name(model),
-        directory.read_osn_json(folder) or {},
-        query,
-        licence=licence,
-        language=language,
-        base_model=base_model,
-        pruning=Pruning.of_model(folder),
-        measured=measured,
-        written_by=written_by,
-    )
+    head = {"license": licence, "language": language, "base_model": base_model}
+    lines = [
+        *["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value)],
+        *["library_name: sentence-transformers", "pipeline_tag: feature-extraction"],
+        *["tags: [sparse-encoder, sparse, splade, inference-free, opensearch]", "---", ""],
+        *[f"# {name or directory.display_name(model)}", ""],
+        *_use(query, Pruning.of_model(folder)),
+        *_training_and_measures(directory.read_osn_json(folder) or {}, measured),
+        f"Written by {written_by}.",
+    ]
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
         if TableEncoder.load(staged).hash != query.hash:
             raise ModelError(f"a copy of {folder} is another model: one of its files is outside the folder")
-        write_text(staged / "README.md", card)
+        write_text(staged / "README.md", "\n".join(lines) + "\n")
     return out / "README.md"
 
 
-def model_card(
-    name: str,
-    osn: Mapping[str, Any],
-    query: TableEncoder,
-    *,
-    licence: str,
-    language: str | None = None,
-    base_model: str | None = None,
-    pruning: Pruning | None = None,
-    measured: Sequence[str] = (),
-    written_by: str = "opensearch-neural",
-) -> str:
-    """The card's text. osn: the content of the model's `osn.json`, empty if there is none. pruning: the model's own."""
-    data = list(_data_names(osn.get("training") or {}))
-    head = {"license": licence, "language": language, "base_model": base_model}
-    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value)]
-    lines += ["library_name: sentence-transformers", "pipeline_tag: feature-extraction"]
-    lines += ["tags: [sparse-encoder, sparse, splade, inference-free, opensearch]", "---", "", f"# {name}", ""]
-    lines += [
+def _use(query: TableEncoder, pruning: Pruning | None) -> list[str]:
+    """The card's lines on how the model is used. pruning: the model's own."""
+    return [
         "A sparse retrieval model without inference for queries: a network encodes documents into weights of "
         f"{len(query.vocabulary):,} tokens, and a query is its tokens with the weights of a table.",
         "",
@@ -119,10 +102,13 @@ def model_card(
         '    osn search --index docs "…"',
         "",
         *([] if pruning is None else [PRUNED.format(pruning=pruning), ""]),
-        "## Training",
-        "",
-        f"Data: {', '.join(data)}." if data else "The training data are not recorded.",
     ]
+
+
+def _training_and_measures(osn: Mapping[str, Any], measured: Sequence[str]) -> list[str]:
+    """The card's lines on what is recorded. osn: the content of the model's `osn.json`, empty if there is none."""
+    data = list(_data_names(osn.get("training") or {}))
+    lines = ["## Training", "", f"Data: {', '.join(data)}." if data else "The training data are not recorded."]
     if parts := directory.averaged(osn.get("training")):
         names = [f"{part.get('model')} ({part.get('share'):.2g}, `{part.get('hash')}`)" for part in parts]
         lines.append(f"Its network is the average of {', '.join(names[:-1])} and {names[-1]}.")
@@ -137,8 +123,7 @@ def model_card(
         lines += [*measured, ""]
     if not (measures or measured):
         lines += ["Nothing is recorded.", ""]
-    lines.append(f"Written by {written_by}.")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _data_names(training: Any) -> Iterator[str]:

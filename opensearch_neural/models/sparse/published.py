@@ -1,4 +1,4 @@
-"""Published sparse models for `osn ingest --sparse`: a short list.
+"""Published sparse models for `osn ingest --sparse`: a short list, with what reading a document costs each.
 
 Each fact is from the page in `source`, the sizes of a network from the config.json of the model, unless a comment says
 otherwise. They agree with the size of its weights file; pages give the parameters rounded, some by 4%.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from opensearch_neural.models.sparse.reading_cost import NetworkSize, multiply_adds
-
 _HUB = "https://huggingface.co/"
 _OPENSEARCH = "https://opensearch.org/blog/advancing-search-with-opensearch-v3-neural-sparse-models-and-a-multilingual-retrieval-model"
 
@@ -18,6 +16,39 @@ OWN_TABLE = "its own table"
 CORPUS_TABLE = "a table of the corpus"
 DOCUMENT_TOKENS = 256
 """The length of the document whose cost is listed."""
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """The sizes of a transformer like BERT with a masked-LM head, by the names of config.json."""
+
+    layers: int
+    """num_hidden_layers"""
+    hidden: int
+    """hidden_size"""
+    intermediate: int
+    """intermediate_size"""
+    vocabulary: int
+    """vocab_size"""
+    gated: bool = False
+    """Whether the feed-forward part has a third matrix, for its gate (Shazeer 2020, "GLU Variants Improve Transformer")."""
+
+    @property
+    def layer_weights(self) -> int:
+        """The weights of a layer's matrices: four square ones of attention, and two or three of the feed-forward part."""
+        return 4 * self.hidden**2 + (3 if self.gated else 2) * self.hidden * self.intermediate
+
+
+def multiply_adds(size: NetworkSize, tokens: int) -> int:
+    """The multiply-adds with which a network of `size` reads one document of `tokens` tokens, special ones included.
+
+    Matrix products alone are counted; norms, activations and biases cost little beside them. In each layer: one for each
+    weight and token, and for each pair of tokens a score and a sum. Then the head: a square projection, and one product for
+    each token of the vocabulary.
+    """
+    layer = size.layer_weights + 2 * tokens * size.hidden
+    head = size.hidden**2 + size.hidden * size.vocabulary
+    return tokens * (size.layers * layer + head)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def corpus(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(client: OpenSearch, cluster_url: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The demo without dense vectors, in a folder of its own."""
-    monkeypatch.setattr(demo, "TIMED_REQUESTS", 20)
+    monkeypatch.setattr(demo, "TIMED_QUERIES", 20)
     monkeypatch.chdir(tmp_path)
 
     def run(*options: str) -> Result:

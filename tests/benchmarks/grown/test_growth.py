@@ -144,7 +144,6 @@ def test_a_corpus_too_small_to_draw_from_is_named() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--mix", "0.9"], "mix must be above 0 and at most 0.5"),
         (["--prune", "top"], "is no pruning"),
         (["--prune-postings", "top"], "is no pruning"),
         (["--setting", "a"], "KEY=VALUE"),

@@ -31,7 +31,6 @@ from benchmarks.papers.multi_layer import (  # noqa: E402
     WIKIQA,
     Arm,
     MultiLayerExperiment,
-    Recipe,
     TrainedArm,
     colbert,
     dev_rows,
@@ -41,10 +40,10 @@ from benchmarks.papers.multi_layer import (  # noqa: E402
     rivals_goal,
     self_contrastive_goal,
 )
-from opensearch_neural.errors import InputError, ModelError  # noqa: E402
+from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
 from opensearch_neural.evaluation.significance import interval  # noqa: E402
-from trainers.common.config import to_dict  # noqa: E402
+from opensearch_neural.models.directory import hash_files  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
 from trainers.dense import train as dense  # noqa: E402
 from trainers.multi_layer.settings import chosen_layers  # noqa: E402
@@ -127,7 +126,7 @@ def test_the_weight_is_chosen_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return TrainedArm(arm, seed, tmp_path, dev[arm.representation["regularization"]])
 
     monkeypatch.setattr(MultiLayerExperiment, "train", train)
-    monkeypatch.setattr(Recipe, "start_hash", "")
+    monkeypatch.setattr(MultiLayerExperiment, "start_hash", "")
     assert MultiLayerExperiment(tmp_path, tmp_path).best_on_dev() == mlr(
         "last:2", "self-contrastive", weight=0.01, repeated=True
     )
@@ -172,9 +171,9 @@ def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path
     transformer.save(str(published))
     short, long = "a b", "a b " * 60
     for length, names in ((20, ["published as it is", "published as it is, 20 tokens"]), (128, ["published as it is"])):
-        specs = MultiLayerExperiment(data, tmp_path / "work", Recipe(str(published), document_length=length)).starts()
-        assert list(specs) == names and specs[names[0]] == f"dense:{published}"
-        whole, cut = (load_dense(specs[name].partition(":")[2]) for name in (names[0], names[-1]))
+        starts = MultiLayerExperiment(data, tmp_path / "work", str(published), document_length=length).starts()
+        assert [start.arm.name for start in starts] == names and starts[0].spec == f"dense:{published}"
+        whole, cut = (load_dense(start.folder) for start in (starts[0], starts[-1]))
         ours, theirs = (encoder.encode_documents([short, long]) for encoder in (cut, whole))
         assert np.allclose(ours[0], theirs[0], atol=1e-6)
         assert np.allclose(ours[1], theirs[1], atol=1e-6) == (length == 128)
@@ -183,7 +182,7 @@ def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path
 def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) -> None:
     summary = summary_of("lambda", data, start, tmp_path)
     engine = f"{DUAL.name}, seed 42"
-    experiment = MultiLayerExperiment(data, start.parent, Recipe(str(start)), steps=2).prepare()
+    experiment = MultiLayerExperiment(data, start.parent, str(start), steps=2).prepare()
     titles = {
         name: {
             line["_id"]: line["title"]
@@ -200,7 +199,7 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
         qrels = experiment.judged(name).qrels
         of_question = {question: of_document[next(iter(judged))] for question, judged in qrels.items()}
         assert len(set(of_question.values())) < len(of_question), "the data would show nothing"
-        values = experiment.searched(trained.spec, name).per_query["nDCG@10"]
+        values = experiment.searched(trained, name).per_query["nDCG@10"]
         (row,) = (row for row in summary.rows if (row.set, row.line, row.column) == (name, engine, "nDCG@10"))
         clustered = interval(values.values(), clusters=[of_question[question] for question in values])
         assert (row.low, row.high) == clustered
@@ -223,37 +222,6 @@ def test_other_arms_and_both_stages_run_from_one_command(
     (gain,) = {engine for engine in gained if "two stages" in engine}
     assert "self-contrastive" in gain
     assert "two stages" in two.goals[0].goal and two.goals[0].value is not None
-    # The first stage is what was trained in one: the history with its times is the same.
-    (folder,) = (path for path in (start.parent / "models").glob("dual-encoder-two-stages-10-*") if path.is_dir())
-    (alone,) = (path for path in (start.parent / "models").glob("dual-encoder-10-42-*") if path.is_dir())
-    histories = [one / ".training" / "history.jsonl" for one in (folder / ".stages" / "retriever-1", alone)]
-    assert histories[0].read_bytes() == histories[1].read_bytes()
-
-
-def test_the_first_of_two_stages_is_copied_whole_or_not_at_all(
-    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = tmp_path / "trained"
-    (trained / "inside").mkdir(parents=True)
-    (trained / "inside" / "weights").write_text("w")
-    experiment = MultiLayerExperiment(tmp_path, tmp_path / "work", Recipe(str(start)))
-    monkeypatch.setattr(experiment, "train", lambda arm, seed: TrainedArm(arm, seed, tmp_path, 0.0))
-    monkeypatch.setattr(experiment, "tested", lambda arm: arm)
-
-    def copies() -> list[Path]:
-        return list((tmp_path / "work").rglob("weights"))
-
-    with monkeypatch.context() as broken:
-        broken.setattr("benchmarks.experiment.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            experiment.train_on(TrainedArm(DUAL, 42, trained, 0.0))
-    assert copies() == []
-    assert experiment.train_on(TrainedArm(DUAL, 42, trained, 0.0)).arm.two_stage
-    (copy,) = copies()
-    assert copy.parts[-4:] == (".stages", "retriever-1", "inside", "weights") and copy.read_text() == "w"
-    copy.write_text("trained on")
-    experiment.train_on(TrainedArm(DUAL, 42, trained, 0.0))
-    assert [path.read_text() for path in copies()] == ["trained on"]
 
 
 def test_dev_rows_say_how_many_questions_they_rest_on(
@@ -262,7 +230,7 @@ def test_dev_rows_say_how_many_questions_they_rest_on(
     counts = []
     for most in (paper.DEV_QUERIES, 2):
         monkeypatch.setattr(paper, "DEV_QUERIES", most)
-        experiment = MultiLayerExperiment(data, tmp_path, Recipe(str(start)), steps=2).prepare()
+        experiment = MultiLayerExperiment(data, tmp_path, str(start), steps=2).prepare()
         drawn = dense.prepared_sets(experiment.configuration(DUAL, 42)).dev
         counts.append(sum(len(one.queries) for one in drawn))
         rows = dev_rows(experiment, [TrainedArm(DUAL, 42, tmp_path, 0.3)])
@@ -287,14 +255,10 @@ def test_the_answers_that_other_layers_win_are_plotted_for_each_set(
         for of in (SQUAD, WIKIQA)
         for won, share in shares.items()
     ]
-    figures: list[Any] = []
-    monkeypatch.setattr(paper.plots, "save", lambda figure, file: figures.append(figure))
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(paper.plots, "curves", lambda panels, *_, **__: drawn.update(panels))
     paper._draw_winners(3, rows, tmp_path / "winners.svg")
-    (panels,) = (figure.axes for figure in figures)
-    assert [axis.get_title() for axis in panels] == [SQUAD, WIKIQA]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["MLR last:2"]
-    for axis in panels:
-        assert [(bar.get_x(), bar.get_width()) for bar in axis.patches] == [(0, 1), (1, 3)]
+    assert drawn == {name: {"MLR last:2": [(1, 1.0), (2, 3.0)]} for name in (SQUAD, WIKIQA)}
 
 
 def test_layers_and_lambda_leave_plots_and_without_matplotlib_their_numbers(
@@ -360,11 +324,10 @@ def test_another_option_trains_other_models_beside_the_first(
 
 
 def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper, "computed_in", lambda precision: "float32" if precision == "auto" else precision)
-    recipe = Recipe(str(start))
+    first = MultiLayerExperiment(tmp_path, tmp_path, str(start))
 
-    def folder(recipe: Recipe, *, steps: int = 2, seed: int = 42) -> Path:
-        return MultiLayerExperiment(tmp_path, tmp_path, recipe, steps).configuration(DUAL, seed).output
+    def folder(experiment: MultiLayerExperiment, seed: int = 42) -> Path:
+        return experiment.configuration(DUAL, seed).output
 
     others: list[dict[str, Any]] = [
         {"pooling": "cls"},
@@ -372,20 +335,18 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
         {"learning_rate": 1e-3},
         {"batch": 8},
         {"document_length": 64},
-        {"precision": "bfloat16"},
+        {"steps": 4},
         {"start": str(tiny_backbone(tmp_path / "other", layers=3, seed=2))},
     ]
-    assert all(set(other) <= set(to_dict(recipe)) for other in others) and len(others) == len(to_dict(recipe))
-    folders = {folder(recipe), *(folder(replace(recipe, **other)) for other in others)}
-    folders |= {folder(recipe, steps=4), folder(recipe, seed=43)}
+    folders = {folder(first), folder(first, 43), *(folder(replace(first, **other)) for other in others)}
+    monkeypatch.setattr(paper, "computed_in", lambda _: "another format")
+    folders.add(folder(replace(first)))
     assert len(folders) == len(others) + 3
-    assert folder(replace(recipe, precision="float32")) == folder(recipe), "the same numbers, the same model"
     # Another backbone under the same name, too.
-    before = folder(recipe)
-    recipe_of_moved = Recipe(str(tmp_path / "other"))
-    first = folder(recipe_of_moved)
+    moved = replace(first, start=str(tmp_path / "other"))
+    before = folder(moved)
     (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + " ")
-    assert folder(Recipe(str(tmp_path / "other"))) not in (first, before)
+    assert folder(replace(moved)) != before
 
 
 def test_test_sets_are_encoded_as_trainings_compute(
@@ -393,10 +354,10 @@ def test_test_sets_are_encoded_as_trainings_compute(
 ) -> None:
     monkeypatch.setattr(paper, "lambda_arms", lambda: [])
     for precision in ("float32", "bfloat16"):
-        more = ["--part=lambda", f"--precision={precision}"]
-        assert command(data, start, *more, work=tmp_path).exit_code == 0
+        monkeypatch.setattr(paper, "computed_in", lambda _, precision=precision: precision)
+        assert command(data, start, "--part=lambda", work=tmp_path).exit_code == 0
     experiment = MultiLayerExperiment(data, tmp_path)
-    folder = tmp_path / "vectors" / experiment.hash_of(f"dense:{start}")
+    folder = tmp_path / "vectors" / hash_files(start)
     (test,) = {path.name.partition("-")[0] for path in folder.glob("[!.]*")} & {
         experiment.judged(WIKIQA).data.documents.hash
     }
@@ -408,15 +369,6 @@ def test_test_sets_are_encoded_as_trainings_compute(
     assert 1e-4 < rounding < 0.05
     measured = len(list((tmp_path / "measured").glob("[!.]*")))
     assert measured == 2 * 3 * len(TESTS), "of both, the start, whole and cut to the arms' length, and one arm"
-
-
-def test_a_t5_has_no_cls(tmp_path: Path) -> None:
-    t5 = str(tiny_backbone(tmp_path / "t5", kind="t5"))
-    with pytest.raises(InputError, match="no CLS"):
-        Recipe(t5, pooling="cls").check()
-    Recipe(t5).check()
-    with pytest.raises(ModelError, match="does not load as a transformer"):
-        Recipe(str(tmp_path)).check()
 
 
 def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:

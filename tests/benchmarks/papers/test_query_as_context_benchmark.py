@@ -175,7 +175,7 @@ def test_the_goals_are_what_the_rows_say() -> None:
 
     rows = [*gains(STAGES[0], "CoT-MAE", 0.01, 0.02), *gains(STAGES[0], "coCondenser", 0.01, -0.01)]
     assert met(direction_goals(rows)) == [True, True]
-    assert "CoT-MAE +0.110 [+0.010, +0.210]" in str(direction_goals(rows)[0].value)
+    assert "CoT-MAE: +0.110 [+0.010, +0.210]" in str(direction_goals(rows)[0].value)
     missed = gains(STAGES[0], "CoT-MAE", 0.0, 0.02) + gains(STAGES[0], "coCondenser", -0.01, 0.01)
     assert met(direction_goals(missed)) == [False, True]
     # The paper's direction is a gain on both sets that is more than chance.

@@ -36,8 +36,8 @@ from benchmarks.papers.tome import (  # noqa: E402
     SMALL,
     SPANLESS,
     TWO,
+    SetExperiment,
     TomeScale,
-    Trainings,
     fused,
     goals,
     some_documents,
@@ -203,7 +203,7 @@ def test_goals_follow_from_rows() -> None:
 
 
 def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
-    trainings = Trainings(tmp_path / "tldr", tmp_path / "work", tmp_path / "start", SCALE)
+    trainings = SetExperiment(tmp_path / "tldr", tmp_path / "work", tmp_path / "start", SCALE)
     of = {arm: trainings.configuration(arm) for arm in ARMS}
     assert {arm: config.stages for arm, config in of.items() if config.stages != "both"} == {
         SINGLE: "single",

@@ -487,7 +487,7 @@ def test_an_alias_goes_back_only_to_its_own_builds(client: Any, index_name: str,
     for index, told in ((foreign, f"is a build of '{other}'"), (unused, "is no build")):
         with pytest.raises(InputError, match=f"'{index}' {told}") as refused:
             versions.rollback(client, index_name, to=index)
-        assert refused.value.remedy == f"name one of these: {first}"
+        assert refused.value.remedy == f"name one with --to: {first}"
     assert versions.rollback(client, index_name, to=plain) == (plain, second), "the first build replaced it"
     assert versions.rollback(client, index_name, to=first) == (first, plain)
     assert versions.rollback(client, index_name) == (plain, first)

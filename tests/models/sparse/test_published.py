@@ -8,8 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
-from opensearch_neural.models.sparse.published import DOCUMENT_TOKENS, PUBLISHED, PublishedModel
-from opensearch_neural.models.sparse.reading_cost import NetworkSize, multiply_adds
+from opensearch_neural.models.sparse.published import (
+    DOCUMENT_TOKENS,
+    PUBLISHED,
+    NetworkSize,
+    PublishedModel,
+    multiply_adds,
+)
 
 
 def test_a_cost_worked_out_by_hand() -> None:
