@@ -21,7 +21,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/\s]*@")
 _SECRET_VALUE = re.compile(rf"(?i)((?:^|[\s?&'\"]|--?)[\w-]*{_SECRET_WORD}=)(?!\*\*\*)[^\s&'\"]+")
 _SECRET_OPTION = re.compile(rf"(?i)(--[\w-]*{_SECRET_WORD})(?:\s+(?!\*\*\*|--)\S+)?")
 # An absolute path is at the start, or after one of = : , or a quote; the // of a URL is not a path.
-_ABSOLUTE_PATH = re.compile(r"(?<![^\s=:,'\"])/(?!/)[^\s,'\"]+")
+_ABSOLUTE_PATH = re.compile(r"(?<![^\s=:,'\"(\[{])/(?!/)[^\s,'\"]+")
 
 
 def command_line(argv: Sequence[str] | None = None) -> str:

@@ -22,12 +22,12 @@ def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
 
 def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_score(tmp_path: Path) -> None:
     from benchmarks.grown.index import Growth
-    from benchmarks.large_sparse.command import LargeSparseExperiment, LargeSparseOptions, goals, load_settings
+    from benchmarks.large_sparse.command import LOAD, LargeSparseExperiment, LargeSparseOptions, goals
     from benchmarks.large_sparse.indexes import Layout
     from opensearch_neural.evaluation.results import Row
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
-    load = load_settings((20,), 1.0, 10)
+    load = replace(LOAD, clients=(20,), minutes=1.0, requests=10)
     experiment = LargeSparseExperiment(LargeSparseOptions(), (layout,), None, None, load)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
@@ -48,11 +48,11 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
 def test_another_kind_of_load_is_measured_anew(other: dict[str, Any], tmp_path: Path) -> None:
     """Before, the kept rows of a load that was too short for a P99 stayed, however many --minutes were given."""
     from benchmarks.grown.index import Growth
-    from benchmarks.large_sparse.command import LargeSparseExperiment, LargeSparseOptions, load_settings, settings_hash
+    from benchmarks.large_sparse.command import LOAD, LargeSparseExperiment, LargeSparseOptions, settings_hash
     from benchmarks.large_sparse.indexes import Layout
 
     layout = Layout(Growth("corpus", "docs", 1000), (), tmp_path)
-    options, load = LargeSparseOptions(), load_settings((20,), 1.0, 10)
+    options, load = LargeSparseOptions(), replace(LOAD, clients=(20,), minutes=1.0, requests=10)
     experiment = LargeSparseExperiment(options, (layout,), None, None, load)  # type: ignore[arg-type]
     changed = {"options": replace(options, **other)} if "heap" in other else {"load": replace(load, **other)}
     kept = replace(experiment, options=replace(options, keep=True))
