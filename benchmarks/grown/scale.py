@@ -25,6 +25,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.option_groups import Renamed, seed_option
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import data_facts
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -63,7 +64,7 @@ class ScaleOptions:
         (10_000, 100_000, 1_000_000),
         "Documents of each index.",
         shown="10000,100000,1000000",
-        type=NumberList(int, distinct=True),
+        type=NumberList(int, distinct=True, least=1),
     )
     engines: str = setting("sum,paper,two-phase", "As for `osn bench load`.")
     prefix: str = setting("osn-scale", "Indexes are called INDEX-DOCUMENTS.", option="--index")
@@ -98,9 +99,11 @@ def scale(connection: ConnectionSettings, owned: bool, **values: Any) -> None:
     osn bench scale --documents 10000,100000,1000000   and how cost grows
     """
     options = of_options(ScaleOptions, values)
+    if not options.documents:
+        raise InputError("--documents names no number of documents", "for instance --documents 10000,100000")
     variants = parse_variants(options.engines)
     folder = corpus_or_docstrings(options.data, options.out)
-    documents, seed = min(options.documents, default=0), values["seed"]
+    documents, seed = min(options.documents), values["seed"]
     first = of_options(Growth, values, corpus=str(folder), index=options.prefix, documents=documents, seed=seed)
     settings = load_settings(values)
     _, texts = queries_of(None, folder, options.split, options.limit_queries)

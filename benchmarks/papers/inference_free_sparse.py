@@ -355,8 +355,6 @@ def trained_dense(ablation: Ablation, start: str) -> str:
 
 LAMBDAS = (0.0, 0.01, 0.1, 0.5)
 WITH, WITHOUT = "with IDF", "without IDF"
-
-
 NO_IDF, OWN_IDF = "no IDF", "training corpus"
 """Names of a student's own weights of query tokens."""
 TRAINED_WITH = {WITH: ("train", SCALE_WITH_IDF, OWN_IDF), WITHOUT: ("none", SCALE_WITHOUT_IDF, NO_IDF)}

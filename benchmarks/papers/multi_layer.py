@@ -52,6 +52,7 @@ from benchmarks.experiment import (
     goal_of,
     is_above,
     kept_measured,
+    kept_rows,
     paper_options,
     run_parts,
     shared,
@@ -59,6 +60,7 @@ from benchmarks.experiment import (
 )
 from benchmarks.options import part_option, setting, setting_options
 from benchmarks.render import signed
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
@@ -67,7 +69,7 @@ from opensearch_neural.locks import locked
 from opensearch_neural.models.dense.multi_layer import load_multi_layer
 from opensearch_neural.models.dense.pooling import Pooling
 from opensearch_neural.models.directory import MINILM, hash_files, locate, read_osn_json
-from opensearch_neural.models.pretrained import quiet_loading
+from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.config import fingerprint
 from trainers.common.precision import Computed, computed_in, computing_in
@@ -270,6 +272,12 @@ class MultiLayerExperiment:
 
         return read_config(read_start(self.start).folders["document"])
 
+    def check_start(self) -> None:
+        """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is not a model."""
+        # `backbone` comes first, to refuse an invalid start whatever the pooling.
+        if self.backbone.model_type in T5 and self.pooling == "cls":
+            raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
+
     @property
     def depth(self) -> int:
         return int(self.backbone.num_hidden_layers)
@@ -453,8 +461,12 @@ class MultiLayerExperiment:
                     run = engine.retrieve(judged.texts, DEPTH)
             return judged.measure(run, MEASURES)
 
-        measured = f"{slug(name)}-{model.hash}-{judged.data.hash}-{self.computed}"
-        return kept_measured(self.work / "measured" / f"{measured}.json", search)
+        return kept_measured(self.measured_file(model, name), search)
+
+    def measured_file(self, model: TrainedArm, name: str, suffix: str = "") -> Path:
+        """The file of a model's measures on a test set, named by both hashes."""
+        measured = f"{slug(name)}-{model.hash}-{self.judged(name).data.hash}-{self.computed}"
+        return self.work / "measured" / f"{measured}{suffix}.json"
 
     def vectors(self, model: TrainedArm, name: str) -> Path:
         """The folder of a model's vectors of a test set's corpus; the two sets of squad-mix share it."""
@@ -502,7 +514,11 @@ def wins(layer: int, whose: str = WINS[0]) -> str:
 
 def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
     """For multi-vector arms over layers: the share won by each layer, and the gain over the last layer's vectors alone."""
-    return [row for model, name in product(models, TESTS) for row in _winner_rows(experiment, model, name)]
+    rows: list[Row] = []
+    for model, name in product(models, TESTS):
+        file = experiment.measured_file(model, name, "-winner-rows")
+        rows += kept_rows(file, partial(_winner_rows, experiment, model, name))
+    return rows
 
 
 def _winner_rows(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> list[Row]:
@@ -589,7 +605,8 @@ def _draw_winners(depth: int, rows: Iterable[Row], file: Path) -> None:
         if row.measure in layer_of and layer_of[row.measure] < depth:
             arms = panels.setdefault(row.set, {})
             arms.setdefault(layers_of[row.engine], []).append((layer_of[row.measure], 100 * row.value))
-    plots.curves(panels, file, x=f"layer; the rest: layer {depth}", y="% of answers")
+    if panels:
+        plots.curves(panels, file, x=f"layer; the rest: layer {depth}", y="% of answers")
 
 
 # ------------------------------------------------ rows
@@ -722,7 +739,9 @@ def multi_layer(data: Path, work: Path, record: Path | None, chosen: tuple[str, 
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn paper multi-layer --data DIR --work DIR --part variants --steps 100 --seeds 1
     """
-    experiment = MultiLayerExperiment(data, work, **options).prepare()
+    experiment = MultiLayerExperiment(data, work, **options)
+    experiment.check_start()
+    experiment.prepare()
 
     def part(title: str, run: Callable[[MultiLayerExperiment], RowsAndGoals], draw: Any = None) -> PaperPart:
         def shown(row: Row) -> bool:

@@ -37,10 +37,11 @@ from benchmarks.papers.multi_layer import (  # noqa: E402
     layer_arms,
     me_bert,
     mlr,
+    multi_layer,
     rivals_goal,
     self_contrastive_goal,
 )
-from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
 from opensearch_neural.evaluation.significance import interval  # noqa: E402
 from opensearch_neural.models.directory import hash_files  # noqa: E402
@@ -369,6 +370,15 @@ def test_test_sets_are_encoded_as_trainings_compute(
     assert 1e-4 < rounding < 0.05
     measured = len(list((tmp_path / "measured").glob("[!.]*")))
     assert measured == 2 * 3 * len(TESTS), "of both, the start, whole and cut to the arms' length, and one arm"
+
+
+def test_a_start_that_cannot_work_is_refused_before_data_are_made(tmp_path: Path, data: Path) -> None:
+    t5, work = str(tiny_backbone(tmp_path / "t5", kind="t5")), tmp_path / "work"
+    arguments = ["--data", str(data), "--work", str(work)]
+    for start, error, words in ((t5, InputError, "no CLS"), (str(tmp_path), ModelError, "does not load")):
+        with pytest.raises(error, match=words):
+            CliRunner().invoke(multi_layer, [*arguments, "--start", start, "--pooling", "cls"], catch_exceptions=False)
+    assert not work.exists()
 
 
 def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:
