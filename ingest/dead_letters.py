@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from ingest.record_digests import text_digest
-from opensearch_neural.corpus.documents import Defect, Document, FieldNames, OnReject, Rejected, Warn, as_document, reserved
+from opensearch_neural.corpus.documents import (
+    Defect,
+    Document,
+    FieldNames,
+    OnReject,
+    Rejected,
+    Warn,
+    as_document,
+    reserved,
+)
 from opensearch_neural.corpus.json_lines import ONLY_TITLE, parse_object
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.text_files import printable

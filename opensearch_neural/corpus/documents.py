@@ -179,10 +179,10 @@ def taken(tree: Any, path: str) -> tuple[Any, Any] | None:
         if not any(each):
             return None
         values: list[Any] = []
-        for found in each:
-            value = None if found is None else found[0]
+        for pair in each:
+            value = None if pair is None else pair[0]
             values += value if isinstance(value, list) else [value]
-        rest = [inner if found is None else found[1] for inner, found in zip(tree, each, strict=True)]
+        rest = [inner if pair is None else pair[1] for inner, pair in zip(tree, each, strict=True)]
         return values, [] if all(inner in ({}, []) for inner in rest) else rest
     if not isinstance(tree, Mapping):
         return None

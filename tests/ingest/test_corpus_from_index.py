@@ -196,7 +196,9 @@ def test_a_letter_of_several_indexes_names_the_index_of_its_document(
     report = run_job(client, settings, show_progress=False)
     assert (report.documents, report.letters) == (4, 3)
     told = {letter["reason"]: letter["file"] for letter in letters(tmp_path / "dead")}
-    twice = f"the id 'same' occurs twice{'' if passages else ': first in record 5 of the corpus'}; this is the document of"
+    twice = (
+        f"the id 'same' occurs twice{'' if passages else ': first in record 5 of the corpus'}; this is the document of"
+    )
     assert told == {
         **{f"{twice} {name!r}": f"opensearch:{name}" for name in names[1:]},
         "text and title are both empty": f"opensearch:{names[1]}",

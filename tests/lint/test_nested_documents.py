@@ -100,7 +100,9 @@ def test_fields_that_other_documents_hold_too_are_found_there(
     client.indices.create(index=index_name, body={"mappings": {"properties": properties}})
     client.index(index=index_name, body={"a": [{"b": [{"t": "x"}]}]}, refresh=True)
     asked: dict[str, Any] = {"root": {"term": {"a.b.t": "x"}}}
-    asked |= {level: {"nested": {"path": path, "query": asked["root"]}} for level, path in (("out", "a"), ("in", "a.b"))}
+    asked |= {
+        level: {"nested": {"path": path, "query": asked["root"]}} for level, path in (("out", "a"), ("in", "a.b"))
+    }
     index = IndexDescription.of(client, index_name)
     for level, query in asked.items():
         assert len(hits(client, index_name, {"query": query})) == (level in found.split())
