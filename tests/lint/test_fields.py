@@ -174,3 +174,15 @@ def test_fields_are_those_of_all_indexes_that_a_name_stands_for(client, index_na
     index = IndexDescription.of(client, f"{index_name}-*")
     assert outcomes(words("multi_match", "a", "b", "made.any"), index=index) == {}
     assert index.fields is not None and index.fields["both"] == {"type": "keyword"}
+
+
+@pytest.mark.cluster
+def test_the_ids_of_the_parents_of_a_join_are_a_field(client, index_name: str) -> None:
+    join = {"type": "join", "relations": {"question": "answer"}}
+    client.indices.create(index=index_name, body={"mappings": {"properties": {"my_join": join}}})
+    for id, relation in (("q", {"name": "question"}), ("a", {"name": "answer", "parent": "q"})):
+        client.index(index=index_name, id=id, routing="q", body={"my_join": relation}, refresh=True)
+    body = {"size": 0, "aggs": {"asked": {"terms": {"field": "my_join#question"}}}}
+    assert lint(body, index=IndexDescription.of(client, index_name)) == []
+    (bucket,) = client.search(index=index_name, body=body)["aggregations"]["asked"]["buckets"]
+    assert (bucket["key"], bucket["doc_count"]) == ("q", 2)
