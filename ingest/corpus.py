@@ -299,7 +299,7 @@ def occurs_twice(document: Document, first: int | None = None) -> str:
     """The reason to reject a document whose id an earlier one has. first: the number of that record, from 0"""
     where = "" if first is None else f": first in record {first + 1} of the corpus"
     if document.file is not None and is_index(document.file):
-        where = f": another index has it too, and this is the document of {document.file.removeprefix(PREFIX)!r}"
+        where += f"; this is the document of {document.file.removeprefix(PREFIX)!r}"
     return f"the id {document.id!r} occurs twice{where}"
 
 

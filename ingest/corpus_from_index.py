@@ -290,13 +290,13 @@ def other_for_queries(
     mapped: {field: its mapping in the new index} of the caller's own
     kept: those of `plain_fields`, whose subfields the new index has
     """
-    kept, given = kept or {}, mapped or {}
-    mapped = {name.partition(".")[0]: mapping for name, mapping in given.items()}
+    kept, by_path = kept or {}, mapped or {}
+    mapped = {name.partition(".")[0]: mapping for name, mapping in by_path.items()}
     part_of = _parts_in(properties, names)
     other: dict[str, str] = {}
     for name, part in part_of.items():
         # The new index calls this field by another name: an own field of the old name would be empty, but not an alias.
-        if name != part and (mapping_of(given, name) or {}).get("type") != "alias":
+        if name != part and (mapping_of(by_path, name) or {}).get("type") != "alias":
             other[name] = f"called {part} there"
         for sub in (mapping_of(properties, name) or {}).get("fields", {}):
             if sub not in kept.get(part, {}).get("fields", {}):
@@ -319,7 +319,7 @@ def _parts_in(properties: Mapping[str, Any], names: FieldNames) -> dict[str, str
     named = {
         part: (name for name in getattr(names, part) if mapping_of(properties, name) is not None) for part in PARTS
     }
-    return {name: part for part, found in named.items() if (name := next(found, None)) is not None}
+    return {name: part for part, mapped in named.items() if (name := next(mapped, None)) is not None}
 
 
 def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:

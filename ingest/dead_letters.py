@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from ingest.record_digests import text_digest
-from opensearch_neural.corpus.documents import Defect, Document, FieldNames, OnReject, Rejected, Warn, as_document
+from opensearch_neural.corpus.documents import (
+    Defect,
+    Document,
+    FieldNames,
+    OnReject,
+    Rejected,
+    Warn,
+    as_document,
+    reserved,
+)
 from opensearch_neural.corpus.json_lines import ONLY_TITLE, parse_object
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.text_files import printable
@@ -222,15 +231,14 @@ def mended(
             text = json.dumps(record)
         else:
             raw = letter["raw"]  # a line of text; whoever mends it may write the object itself
-            text = (
-                _by_usual_names(_LINE_ENDS.sub(" ", raw) if isinstance(raw, str) else json.dumps(raw), names) or "null"
-            )
-        line = text.encode("utf-8", "surrogatepass")
+            text = (_LINE_ENDS.sub(" ", raw) if isinstance(raw, str) else json.dumps(raw)) or "null"
         origin = str(letter.get("file", here)), letter.get("line")
         try:
-            document = _document(parse_object(line), here, number)
+            if not isinstance(record, dict):
+                text = _by_usual_names(text, names)
+            document = _document(parse_object(text.encode("utf-8", "surrogatepass")), here, number)
         except Defect as defect:
-            on_reject(Rejected(*origin, str(defect), printable(line)))
+            on_reject(Rejected(*origin, str(defect), printable(text.encode("utf-8", "surrogatepass"))))
             continue
         if not document.text and not warned:
             warned = True
@@ -240,7 +248,10 @@ def mended(
 
 
 def _by_usual_names(raw: str, names: FieldNames) -> str:
-    """A record in JSON, with the parts that have other names in `names` renamed to the usual ones."""
+    """A record in JSON, with the parts that have other names in `names` renamed to the usual ones.
+
+    Raises Defect if another field of the record has the usual name, as `text` has in {"text": {"body": …, "lang": …}}.
+    """
     parts = [part for part in ("id", "title", "text", "url") if getattr(names, part) != getattr(USUAL, part)]
     try:
         record = json.loads(raw) if parts else None
@@ -249,6 +260,8 @@ def _by_usual_names(raw: str, names: FieldNames) -> str:
         record = names.lifted(record)
         named = {getattr(USUAL, part)[0]: name for part in parts if (name := names.find(record, part)) is not None}
         kept = {name: value for name, value in record.items() if name not in named.values()}
+        if both := sorted(named.keys() & kept.keys()):
+            raise Defect(reserved(both[0]))
         return json.dumps({**kept, **{part: record[name] for part, name in named.items()}})
     except (ValueError, RecursionError):  # its reader says what is wrong
         return raw

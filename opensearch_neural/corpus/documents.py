@@ -179,10 +179,10 @@ def taken(tree: Any, path: str) -> tuple[Any, Any] | None:
         if not any(each):
             return None
         values: list[Any] = []
-        for found in each:
-            value = None if found is None else found[0]
+        for pair in each:
+            value = None if pair is None else pair[0]
             values += value if isinstance(value, list) else [value]
-        rest = [inner if found is None else found[1] for inner, found in zip(tree, each, strict=True)]
+        rest = [inner if pair is None else pair[1] for inner, pair in zip(tree, each, strict=True)]
         return values, [] if all(inner in ({}, []) for inner in rest) else rest
     if not isinstance(tree, Mapping):
         return None
@@ -240,8 +240,7 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
             raise Defect(nameless(key))
         # "sparse.x" is a field x inside sparse.
         if key in RESERVED_FIELDS or key.partition(".")[0] in RESERVED_FIELDS:
-            owner = "OpenSearch" if key in METADATA_FIELDS else "the index"
-            raise Defect(f"the field {key!r} has a name that {owner} uses itself: rename it")
+            raise Defect(reserved(key))
     return Document(id, text, title, url, fields, file, line, lists_of(record, title_name, text_name))
 
 
@@ -302,6 +301,12 @@ def check_columns(columns: list[str], names: FieldNames, where: str, objects: Co
 def nameless(name: str) -> str:
     """The error message for a field name with an empty part (a dot separates the fields of objects)."""
     return f"the field {name!r} has a name that is empty, or empty beside a dot: rename it"
+
+
+def reserved(name: str) -> str:
+    """The error message for a field with a name in RESERVED_FIELDS, or with one that lies in such a field."""
+    owner = "OpenSearch" if name in METADATA_FIELDS else "the index"
+    return f"the field {name!r} has a name that {owner} uses itself: rename it"
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -19,7 +19,7 @@ LIST_FIELDS = ("combined_fields", "more_like_this", "multi_match", "query_string
 """Queries with a list of fields, whose names may be patterns and have a boost."""
 CHECKED_BY_TYPE = ("knn", "neural_sparse", "rank_feature")
 """Queries whose own rules need a field of one type."""
-NO_FIELDS = ("after", "background_filter", "highlight", "order", "params", "script", "sort")
+NO_FIELDS = ("after", "background_filter", "buckets_path", "highlight", "order", "params", "script", "sort")
 """Parameters of aggregations in which a member "field" is no field of the index."""
 
 
@@ -61,12 +61,17 @@ def beside_query(request: LintedRequest) -> None:
     missing(request, group, ("collapse", "field"), "no hits can be collapsed by it", "rejected")
     for path, name, _ in highlighted(body):
         missing(request, name, path, "nothing is marked there", patterns=True)
-    for member in ("docvalue_fields", "fields"):
-        for place, entry in enumerate(as_list(body.get(member))):
-            field = entry.get("field") if isinstance(entry, dict) else entry
-            missing(request, field, (member, place), "hits come without it", patterns=True)
+    shown(request, body, ())
     for member in ("aggs", "aggregations"):
         aggregations(request, as_object(body.get(member)), (member,))
+
+
+def shown(request: LintedRequest, holder: Body, path: Path) -> None:
+    """Check the fields, or patterns of fields, whose values come with the hits. holder: the body, or `top_hits`"""
+    for member in ("docvalue_fields", "fields"):
+        for place, entry in enumerate(as_list(holder.get(member))):
+            field = entry.get("field") if isinstance(entry, dict) else entry
+            missing(request, field, (*path, member, place), "hits come without it", patterns=True)
 
 
 def highlighted(body: Body) -> Iterator[tuple[Path, str, Body]]:
@@ -85,15 +90,26 @@ def aggregations(request: LintedRequest, aggs: Body, path: Path) -> None:
             if kind in ("aggs", "aggregations"):
                 aggregations(request, as_object(how), where)
             elif kind in ("adjacency_matrix", "filter", "filters"):
-                filters = as_object(how).get("filters") if kind != "filter" else [how]
-                for each in filters.values() if isinstance(filters, dict) else as_list(filters):
-                    for below, clause in clauses(each, where):
+                for place, each in _filters(kind, as_object(how)):
+                    for below, clause in clauses(each, (*where, *place)):
                         ((of, inner),) = clause.items()
                         query(request, of, inner, (*below, of))
+            elif kind == "top_hits":
+                shown(request, as_object(how), where)
             elif kind != "meta":
                 outcome: Outcome = "rejected" if kind == "significant_text" else "bends"
                 for below, field in _of_aggregation(how):
                     missing(request, field, (*where, *below), "it has no values", outcome)
+
+
+def _filters(kind: str, how: Body) -> Iterator[tuple[Path, Any]]:
+    """(path inside the aggregation, query) of its filters."""
+    if kind == "filter":
+        yield (), how
+        return
+    filters = how.get("filters")
+    named = filters.items() if isinstance(filters, dict) else enumerate(as_list(filters))
+    yield from ((("filters", name), each) for name, each in named)
 
 
 def _of_aggregation(how: Any) -> Iterator[tuple[Path, Any]]:

@@ -8,9 +8,12 @@ from typing import Any
 from opensearch_neural.lint.clause_count import HOLDERS, clauses
 from opensearch_neural.lint.fields import CHECKED_BY_TYPE, highlighted, named
 from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.lint.values import number_or
 
 WORDLESS = (*CHECKED_BY_TYPE, "distance_feature", "exists", "ids", "match_all", "match_none")
 """Queries of which nothing is marked."""
+BUILT_IN = ("unified", "plain", "fvh")
+"""Types of highlights that mark the words of the query; plugins have others."""
 
 
 def highlight(request: LintedRequest) -> None:
@@ -20,6 +23,8 @@ def highlight(request: LintedRequest) -> None:
     if not parts or any(names is None for names in searched):
         return
     for part, names in zip(parts, searched, strict=True):
+        if number_or(part.get("no_match_size"), 0) > 0 or part.get("type", "unified") not in BUILT_IN:
+            return
         in_any_field = part.get("require_field_match") in (False, "false") or "matched_fields" in part
         if names and (in_any_field or any(_may_be_same(request, part["name"], name) for name in names)):
             return
@@ -49,9 +54,17 @@ def _searched(query: Any) -> list[str] | None:
 
 def _may_be_same(request: LintedRequest, marked: str, searched: str) -> bool:
     """Whether the two may be one field; * stands for any characters."""
-    fields = request.index.fields or {}
-    one, other = (fields.get(name, {}).get("path", name) for name in (marked, searched))
-    if "*" in one and "*" in other:
+    if "*" in marked and "*" in searched:
         return True
-    pattern, name = (one, other) if "*" in one else (other, one)
+    of_marked, of_searched = (_fields_named(request, name) for name in (marked, searched))
+    return any(_matches(a, b) or _matches(b, a) for a in of_marked for b in of_searched)
+
+
+def _fields_named(request: LintedRequest, name: str) -> set[str]:
+    """The name, or pattern, and the fields that its aliases stand for."""
+    fields = request.index.fields or {}
+    return {name} | {mapping["path"] for each, mapping in fields.items() if "path" in mapping and _matches(name, each)}
+
+
+def _matches(pattern: str, name: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) is not None

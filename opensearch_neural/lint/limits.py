@@ -34,9 +34,11 @@ def page(request: LintedRequest) -> None:
     if number_or(request.body.get("from"), 0) > 0:
         request.report("page", "rejected", ("from",), "`from` must be 0 beside search_after", "leave `from` out")
     group = as_object(request.body.get("collapse")).get("field")
-    if group is not None and [name for _, name, _ in sort_entries(request.body.get("sort"))] != [group]:
-        message = "search_after goes with collapse only where the sort is by the collapsed field alone"
-        request.report("page", "rejected", ("search_after",), message, "page by `from`, or collapse in the application")
+    by_group = [name for _, name, _ in sort_entries(request.body.get("sort"))] == [group]
+    outcome = request.unless_release(3, 3) if by_group else "rejected"
+    if group is not None and outcome:
+        message = "search_after goes with collapse only from 3.3 on, where the sort is by the collapsed field alone"
+        request.report("page", outcome, ("search_after",), message, "page by `from`, or collapse in the application")
     if sorts_by_score(request.body.get("sort")):
         request.report(
             "page",

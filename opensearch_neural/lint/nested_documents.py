@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opensearch_neural.lint.fields import named
+from opensearch_neural.lint.fields import LIST_FIELDS, named
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, LintedRequest
 
@@ -22,22 +22,37 @@ def finds_nothing(request: LintedRequest, inner: Body) -> bool:
 
 def fields(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
     """Check the fields that a query searches."""
+    listed = kind in LIST_FIELDS
     for below, name in named(kind, inner):
         if isinstance(name, str):
-            nested_field(request, name, (*path, *below))
+            nested_field(request, name, (*path, *below), "nothing is found there" if listed else "nothing is found")
 
 
-def nested_field(request: LintedRequest, name: str, path: Path) -> None:
+def nested_field(request: LintedRequest, name: str, path: Path, consequence: str = "nothing is found") -> None:
     """Report a field that is searched in documents that cannot have it."""
     if request.type_of(name) in (None, "", "nested", "object"):
         return
     above = request.nested_path(name)
-    if above == request.within:
+    if above == request.within or _copied_to_searched(request, above):
         return
     if above is None:
-        message = f"the nested documents {request.within!r} have no field {name!r}: nothing is found"
+        message = f"the nested documents {request.within!r} have no field {name!r}: {consequence}"
         remedy = "search it outside the nested query"
     else:
-        message = f"{name!r} is a field of the nested documents {above!r}, and others are searched: nothing is found"
+        message = f"{name!r} is a field of the nested documents {above!r}, and others are searched: {consequence}"
         remedy = f'write {{"nested": {{"path": "{above}", "query": {{…}}, "score_mode": "max"}}}}'
     request.report("nested-field", "bends", path, message, remedy)
+
+
+def _copied_to_searched(request: LintedRequest, nested: str | None) -> bool:
+    """Whether the documents that are searched also have the fields of nested documents."""
+    while nested is not None:
+        mapping = (request.index.fields or {}).get(nested, {})
+        if request.within is None and mapping.get("include_in_root"):
+            return True
+        if not mapping.get("include_in_parent"):
+            return False
+        nested = request.nested_path(nested)
+        if nested == request.within:
+            return True
+    return False

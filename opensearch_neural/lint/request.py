@@ -87,6 +87,9 @@ class LintedRequest:
             return False  # _id and the like, and what a search_as_you_type field adds, are not in the mapping
         derived = {each: {"type": "flat_object"} for each in as_object(self.body.get("derived"))}
         fields = {**self.index.fields, **derived}
+        join, parent, _ = name.partition("#")
+        if parent and fields.get(join, {}).get("type") == "join":
+            return False  # the ids of the parents of one relation
         pattern = re.escape(name).replace(r"\*", ".*" if patterns else r"\*")
         if any(re.fullmatch(pattern, each) for each in fields):
             return False

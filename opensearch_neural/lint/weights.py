@@ -49,10 +49,10 @@ def boosts(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
 
 
 def indices_boost(request: LintedRequest) -> None:
-    given = request.body.get("indices_boost")
-    for place, boosts in enumerate(as_list(given)):
+    objects = request.body.get("indices_boost")
+    for place, boosts in enumerate(as_list(objects)):
         for name, value in as_object(boosts).items():
-            boost, at = as_number(value), (place,) if isinstance(given, list) else ()
+            boost, at = as_number(value), (place,) if isinstance(objects, list) else ()
             where: Path = ("indices_boost", *at, name)
             if boost is not None and boost < 0:
                 message = f"{value!r} is not a number of 0 or more"

@@ -16,9 +16,12 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
     if `made` does not rescore: with window=None, and with `collapse`. drop_tie_breaks: leave the whole sort out beside a
     second phase; equal scores are then ordered by shard and document.
 
+    Hits beyond the window of a second phase keep the score of phase one, so `made` needs a window of from + size or more.
+    With window=None, and with `collapse`, the score that `min_score` is compared with counts what the model adds.
+
     Raises ValueError for a sort that does not begin with the descending score, because what the model adds would not change
     the order of hits; for a sort by further fields beside a second phase, unless `drop_tie_breaks`; and if `own` collapses
-    and `made` rescores.
+    or pages with `search_after`, and `made` rescores.
     """
     request = {**own, "query": made["query"]}
     request.pop("rescore", None)
@@ -34,6 +37,11 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
         raise ValueError(
             "the request collapses its hits, and OpenSearch collapses no rescored hits: make the body with collapse="
             f"{own['collapse']['field']!r}, too"
+        )
+    if "search_after" in own:
+        raise ValueError(
+            "the request pages with search_after, and OpenSearch takes none beside a second phase: page by from, or make the"
+            " body with window=None"
         )
     if len(entries) > 1 and not drop_tie_breaks:
         raise ValueError(

@@ -18,6 +18,9 @@ NUMBERS = frozenset(
     {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "double", "scaled_float"}
 )
 DATES = frozenset({"date", "date_nanos"})
+RANGED = NUMBERS | DATES
+ISO = ("strict_date_optional_time", "strict_date_optional_time_nanos", "date_optional_time", "iso8601")
+"""Formats of dates that take a year, or a month, alone. The first is the default."""
 PERIOD = re.compile(r"[0-9]{4}(-[0-9]{2})?")
 """A year, or a month of a year."""
 NO_FIELD = "is not there"
@@ -26,7 +29,7 @@ NO_FIELD = "is not there"
 
 def parse_filter(text: str) -> dict[str, Any]:
     """A filter clause from FIELD=VALUE or from JSON. Raises InputError for anything else."""
-    if text.lstrip().startswith("{"):
+    if _is_json(text):
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -37,14 +40,22 @@ def parse_filter(text: str) -> dict[str, Any]:
     return {"term": {field: value}}
 
 
+def _is_json(text: str) -> bool:
+    return text.lstrip().startswith("{")
+
+
 def clauses_of(client: OpenSearch, index: str, filters: Sequence[str]) -> list[dict[str, Any]]:
     """The clauses of filters. FIELD=FROM..TO, without one of both or with both, is a range if the field holds numbers or
     dates; in any other field it is a value. Raises as `parse_filter` does."""
     clauses = [parse_filter(text) for text in filters]
-    if not any(_range_in(clause) for clause in clauses):
+    maybe = [_range_in(clause) if not _is_json(text) else None for text, clause in zip(filters, clauses, strict=True)]
+    if not any(maybe):
         return clauses
     of_indexes = _properties(client, index)
-    return [_as_range(clause, of_indexes) for clause in clauses]
+    return [
+        clause if parts is None else _as_range(clause, parts, of_indexes)
+        for clause, parts in zip(clauses, maybe, strict=True)
+    ]
 
 
 def _range_in(clause: Mapping[str, Any]) -> tuple[str, str, str] | None:
@@ -55,25 +66,60 @@ def _range_in(clause: Mapping[str, Any]) -> tuple[str, str, str] | None:
     return (field, first.strip(), last.strip()) if dots and (first.strip() or last.strip()) else None
 
 
-def _as_range(clause: dict[str, Any], of_indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The clause as a range, if it is one in each index that has the field. of_indexes: the properties of each"""
-    if (parts := _range_in(clause)) is None:
-        return clause
+def _as_range(
+    clause: dict[str, Any], parts: tuple[str, str, str], of_indexes: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The clause as a range, if it is one in each index that has the field.
+
+    parts: those of `_range_in`
+    of_indexes: the properties of each index
+    """
     field, first, last = parts
-    kinds = {kind for properties in of_indexes if (kind := _type_of(field, properties)) is not None}
-    if not kinds or kinds - NUMBERS - DATES:
+    mappings = _mappings(field, of_indexes)
+    kinds = set(map(_type_of, mappings))
+    if not kinds or kinds - RANGED:
         return clause
-    if kinds <= DATES and (alone := PERIOD.fullmatch(last)):
+    if all(map(_reads_iso, mappings)) and (alone := PERIOD.fullmatch(last)):
         last += "||/M" if alone[1] else "||/y"  # to its end, not to the end of its first day
     return {"range": {field: {name: bound for name, bound in (("gte", first), ("lte", last)) if bound}}}
 
 
-def _type_of(field: str, properties: Mapping[str, Any]) -> str | None:
-    """The type of a field in an index with these properties; None if it has none."""
+def _no_range(field: str, of_indexes: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why a field has no ranges, as words that follow its name; None if it has."""
+    kinds = set(map(_type_of, _mappings(field, of_indexes)))
+    others = sorted(kinds - RANGED)
+    if kinds & RANGED:
+        return f"is mapped as {' and '.join(others)} in some of these indexes" if others else None
+    return "is mapped as neither numbers nor dates"
+
+
+def _mappings(field: str, of_indexes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The mapping of a field in each index that has it."""
+    return [mapping for properties in of_indexes if (mapping := _mapping(field, properties)) is not None]
+
+
+def _mapping(field: str, properties: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The mapping of a field, or of a subfield, in an index with these properties; None if it has none. Of an alias, that of
+    its field."""
     mapping = mapping_of(properties, field)
-    if mapping is not None and mapping.get("type") == "alias":
-        return _type_of(mapping["path"], properties)
-    return None if mapping is None else mapping.get("type", "object")
+    if mapping is None:
+        around, _, name = field.rpartition(".")
+        whole = mapping_of(properties, around) or {}
+        mapping = whole.get("fields", {}).get(name)
+    elif mapping.get("type") == "alias":
+        return _mapping(mapping["path"], properties)
+    return mapping
+
+
+def _type_of(mapping: Mapping[str, Any]) -> str:
+    return str(mapping.get("type", "object"))
+
+
+def _reads_iso(mapping: Mapping[str, Any]) -> bool:
+    """Whether a field holds dates and reads a year as one, and not as a number of seconds or milliseconds."""
+    formats = str(mapping.get("format", ISO[0])).split("||")
+    first = next((each for each in formats if each in ISO or each.startswith("epoch_")), None)
+    return _type_of(mapping) in DATES and first in ISO
 
 
 def _properties(client: OpenSearch, index: str) -> list[Mapping[str, Any]]:
@@ -97,10 +143,8 @@ def unmatched_filters(client: OpenSearch, index: str, clauses: Sequence[Mapping[
         if all(reasons):
             missing = f"{index!r} has no field {field!r} to filter by"
             warnings.append(missing if NO_FIELD in reasons else f"{field!r} {reasons[0]}")
-        elif field in values:
-            warnings.append(
-                f"{field!r} is mapped as neither numbers nor dates: {values[field]!r} is a value, not a range"
-            )
+        elif field in values and (why := _no_range(field, of_indexes)):
+            warnings.append(f"{field!r} {why}: {values[field]!r} is a value, not a range")
     return warnings
 
 

@@ -23,7 +23,7 @@ from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import PLAIN_MAPPINGS, index_body
 from opensearch_neural.index.record import IndexMeta
-from opensearch_neural.search.filters import parse_filter
+from opensearch_neural.search.filters import clauses_of, parse_filter, unmatched_filters
 
 RAINBOWS = [
     {"_id": "r1", "title": "Rainbows", "text": "A rainbow is caused by refraction of light in droplets.", "lang": "en"},
@@ -266,6 +266,57 @@ def test_a_filter_of_two_values_is_a_range_of_numbers_or_dates_and_a_value_elsew
     assert {"range": {"price": {"gte": "10"}}} in json.loads(done.stdout)["query"]["bool"]["filter"]
     done = osn(cluster_url, "--index", index_name, "--filter", "price=cheap..", "rain")
     assert done.returncode == 1 and "cheap" in done.stderr
+
+
+@pytest.mark.cluster
+def test_a_range_is_of_the_field_that_is_named_and_of_the_dates_that_it_reads(client: Any, index_name: str) -> None:
+    """Subfields got no ranges, and `2026` became the end of 1970 where a number is read as milliseconds."""
+    days: dict[str, Any] = {
+        "day": {"type": "date"},
+        "iso": {"type": "date", "format": "yyyy/MM/dd||date_optional_time||epoch_millis"},
+        "ms": {"type": "date", "format": "epoch_millis||strict_date_optional_time"},
+        "own": {"type": "date", "format": "yyyy"},
+    }
+    number = {"n": {"type": "integer"}, "day": {"type": "date"}}
+    code = {"type": "keyword", "fields": number}
+    deep = {"properties": {"code": code}}
+    for name, mixed in (("1", {"type": "long"}), ("2", {"type": "keyword"})):
+        properties = {**days, "code": code, "deep": deep, "also": {"type": "alias", "path": "day"}, "mixed": mixed}
+        client.indices.create(index=f"{index_name}-{name}", body={"mappings": {"properties": properties}})
+        values: dict[str, Any] = {"day": "2026-06-01", "iso": "2026/06/01", "ms": 2026, "own": "2026"}
+        record = {**values, "code": "7", "deep": {"code": "7"}, "mixed": "7"}
+        client.index(index=f"{index_name}-{name}", body=record, refresh=True)
+    both = f"{index_name}-1,{index_name}-2"
+
+    def asked(text: str) -> tuple[dict[str, Any], int, list[str]]:
+        (clause,) = clauses_of(client, both, [text])
+        found = client.count(index=both, body={"query": clause})["count"]
+        return clause, found, unmatched_filters(client, both, [clause])
+
+    for text, last in {
+        "day=..2026": "2026||/y",
+        "day=..2026-06": "2026-06||/M",
+        "also=..2026": "2026||/y",
+        "iso=..2026": "2026||/y",
+        "ms=..2026": "2026",
+        "own=..2026": "2026",
+        "code.n=..7": "7",
+        "code.n=..2026": "2026",
+        "deep.code.n=..7": "7",
+    }.items():
+        field = text.partition("=")[0]
+        assert asked(text) == ({"range": {field: {"lte": last}}}, 2, []), text
+    term: dict[str, Any] = {"term": {"code": "5..9"}}
+    neither = "'code' is mapped as neither numbers nor dates: '5..9' is a value, not a range"
+    assert asked("code=5..9") == asked(json.dumps(term)) == (term, 0, [neither])
+    (mixed,) = clauses_of(client, both, ["mixed=5..9"])
+    told = "'mixed' is mapped as keyword in some of these indexes: '5..9' is a value, not a range"
+    assert (mixed, unmatched_filters(client, both, [mixed])) == ({"term": {"mixed": "5..9"}}, [told])
+    assert clauses_of(client, both, ['{"term": {"day": "..2026"}}', "day=2026.."]) == [
+        {"term": {"day": "..2026"}},
+        {"range": {"day": {"gte": "2026"}}},
+    ]
+    assert unmatched_filters(client, both, [{"term": {"day": "..2026"}}]) == []
 
 
 @pytest.fixture(scope="module")

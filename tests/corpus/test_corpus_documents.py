@@ -129,6 +129,14 @@ def test_what_is_taken_out_of_a_tree_is_all_that_it_loses(tree: Any, path: str) 
             return sum(map(leaves, tree.values()), Counter())
         return sum(map(leaves, tree), Counter()) if isinstance(tree, list) else Counter([repr(tree)])
 
-    if (found := taken(tree, path)) is not None:
-        kept = leaves(found[0]) + leaves(found[1])
+    def paths(tree: Any) -> set[str]:
+        if isinstance(tree, dict):
+            below = {f"{name}.{path}" for name, inner in tree.items() for path in paths(inner)}
+            return below | tree.keys()
+        return set().union(*map(paths, tree)) if isinstance(tree, list) else set()
+
+    pair = taken(tree, path)
+    assert (pair is not None) == (path in paths(tree))
+    if pair is not None:
+        kept = leaves(pair[0]) + leaves(pair[1])
         assert all(kept[leaf] == count for leaf, count in leaves(tree).items() if leaf != "None")

@@ -196,7 +196,9 @@ def test_a_letter_of_several_indexes_names_the_index_of_its_document(
     report = run_job(client, settings, show_progress=False)
     assert (report.documents, report.letters) == (4, 3)
     told = {letter["reason"]: letter["file"] for letter in letters(tmp_path / "dead")}
-    twice = "the id 'same' occurs twice: another index has it too, and this is the document of"
+    twice = (
+        f"the id 'same' occurs twice{'' if passages else ': first in record 5 of the corpus'}; this is the document of"
+    )
     assert told == {
         **{f"{twice} {name!r}": f"opensearch:{name}" for name in names[1:]},
         "text and title are both empty": f"opensearch:{names[1]}",
@@ -204,6 +206,21 @@ def test_a_letter_of_several_indexes_names_the_index_of_its_document(
     alone = replace(settings, corpus=CorpusSource(f"opensearch:{names[1]}"), index=f"{index_name}-one")
     assert run_job(client, alone, show_progress=False).letters == 1
     assert letters(tmp_path / "dead")[-1]["file"] == f"opensearch:{names[1]}"
+
+
+def test_a_letter_of_an_id_that_one_index_has_twice_speaks_of_no_other_index(
+    client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    """With a routing of its own, each shard may have a document of the same id."""
+    theirs = f"{index_name}-theirs"
+    client.indices.create(index=theirs, body={"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
+    for routing in ("1", "2", "3", "4"):
+        client.index(index=theirs, id="same", routing=routing, body={"text": "rain"}, refresh=True)
+    settings = corpora.job(f"opensearch:{theirs}", f"{index_name}-new", dead_letters=tmp_path / "dead")
+    assert run_job(client, settings, show_progress=False).letters == 1
+    (letter,) = letters(tmp_path / "dead")
+    where = f"first in record 1 of the corpus; this is the document of {theirs!r}"
+    assert letter["reason"] == f"the id 'same' occurs twice: {where}"
 
 
 def test_an_index_that_was_not_read_whole_is_refused(

@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from corpora import letters, write_jsonl
@@ -197,6 +198,34 @@ def test_a_raw_line_is_read_by_the_names_of_its_corpus_and_no_more_than_the_limi
     ]  # fmt: skip
     assert [each.reason for each in rejected] == ["not a dead letter: a line of JSON with `document` or `raw`"]
     assert len(list(replace(source, limit=2).reader(source.path)(rejected.append))) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "record", "name"),
+    [
+        ({"text_field": "text.body"}, {"_id": "1", "text": {"body": "rain", "lang": "en"}}, "text"),
+        ({"title_field": "title.x"}, {"_id": "1", "text": "rain", "title": {"x": "Sky", "lang": "en"}}, "title"),
+        ({"url_field": "url.x"}, {"_id": "1", "text": "rain", "url": {"x": "u", "lang": "en"}}, "url"),
+        ({"text_field": "description"}, {"_id": "1", "text": "short", "description": "rain"}, "text"),
+        ({"id_field": "sku"}, {"_id": "1", "text": "short", "sku": "s"}, "_id"),
+    ],
+)
+def test_a_raw_line_with_a_field_that_is_called_as_a_named_part_is_refused_again(
+    tmp_path: Path, named: dict[str, str], record: dict[str, Any], name: str
+) -> None:
+    """The part replaced the field, without a word."""
+    write_jsonl(tmp_path / "a.jsonl", [record])
+    first, again = [], []
+    source = CorpusSource(str(tmp_path / "a.jsonl"), **named)
+    assert not list(source.reader(source.path)(first.append))
+    assert f"the field {name!r} has a name that" in first[0].reason
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.add(first[0], first[0].reason)
+    dead.close()
+    source = replace(source, path=str(tmp_path / "l.jsonl"))
+    assert not list(source.reader(source.path)(again.append))
+    assert [(each.line, each.reason) for each in again] == [(1, first[0].reason)]
+    assert json.loads(again[0].raw) == record
 
 
 def test_a_first_line_that_begins_as_a_list_is_one_letter_and_costs_no_other(tmp_path: Path) -> None:

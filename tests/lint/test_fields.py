@@ -79,6 +79,7 @@ BENDS = [
         counted(filters={"filters": {"all": {"bool": {"must": [RAINBOW, {"term": {"urll": "u1"}}]}}}}),
         counted(filters={"filters": {"all": {"bool": {"must": [RAINBOW, {"term": {"url": "u1"}}]}}}}),
     ),
+    Case("field", counted(top_hits={"fields": ["urll"]}), counted(top_hits={"fields": ["ur*"]})),
     Case(
         "field",
         counted(composite={"sources": [{"of": {"terms": {"field": "urll"}}}]}),
@@ -104,6 +105,14 @@ FINE: list[dict[str, Any]] = [
     beside(sort=[{"urll": {"order": "asc", "unmapped_type": "long"}}, "_score"]),
     counted(terms={"field": "url", "order": {"_key": "asc"}}, meta={"field": "nothing"}),
     counted(top_hits={"sort": [{"n": "asc"}], "highlight": {"fields": {"text": {}}}, "docvalue_fields": ["url"]}),
+    counted(top_hits={"docvalue_fields": [{"field": "ur*"}], "fields": ["te*", {"field": "n"}]}),
+    counted(
+        terms={"field": "url"},
+        aggs={
+            "sales": {"sum": {"field": "n"}},
+            "twice": {"bucket_script": {"buckets_path": {"field": "sales"}, "script": "params.field * 2"}},
+        },
+    ),
     counted(composite={"sources": [{"field": {"terms": {"field": "url"}}}], "after": {"field": "u1"}}),
     {
         "query": {"term": {"day": "x"}},
@@ -128,6 +137,13 @@ def test_a_finding_names_the_place_and_the_field_that_was_meant() -> None:
     (finding,) = lint(words("query_string", "zz*"), index=index)
     assert finding.message == "no field matches 'zz*': nothing is found there"
     assert finding.remedy == "GET INDEX/_mapping lists the index's fields"
+    for kind, filters, path in (
+        ("filters", {"some": {"term": {"titel": "x"}}}, "filters.some.term.titel"),
+        ("filters", [{"term": {"titel": "x"}}], "filters[0].term.titel"),
+        ("adjacency_matrix", {"some": {"term": {"titel": "x"}}}, "filters.some.term.titel"),
+    ):
+        (finding,) = lint({"aggs": {"counted": {kind: {"filters": filters}}}}, index=index)
+        assert finding.path == f"aggs.counted.{kind}.{path}"
 
 
 def test_fields_that_need_no_mapping_are_not_missed() -> None:
@@ -136,6 +152,10 @@ def test_fields_that_need_no_mapping_are_not_missed() -> None:
     for name in ("flat.any", "flat.*", "other.any", "say._2gram", "_index"):
         assert outcomes(words("multi_match", name), index=index) == {}
     assert outcomes(words("multi_match", "say.any"), index=index) == {"field": "bends"}
+    index = IndexDescription(fields={"my_join": {"type": "join"}, "text": {"type": "text"}})
+    assert outcomes(counted(terms={"field": "my_join#question"}), index=index) == {}
+    for wrong in ("text#question", "join#question"):
+        assert outcomes(counted(terms={"field": wrong}), index=index) == {"field": "bends"}
     assert outcomes(words("multi_match", "any")) == {}  # fields are not known
 
 
@@ -154,3 +174,15 @@ def test_fields_are_those_of_all_indexes_that_a_name_stands_for(client, index_na
     index = IndexDescription.of(client, f"{index_name}-*")
     assert outcomes(words("multi_match", "a", "b", "made.any"), index=index) == {}
     assert index.fields is not None and index.fields["both"] == {"type": "keyword"}
+
+
+@pytest.mark.cluster
+def test_the_ids_of_the_parents_of_a_join_are_a_field(client, index_name: str) -> None:
+    join = {"type": "join", "relations": {"question": "answer"}}
+    client.indices.create(index=index_name, body={"mappings": {"properties": {"my_join": join}}})
+    for id, relation in (("q", {"name": "question"}), ("a", {"name": "answer", "parent": "q"})):
+        client.index(index=index_name, id=id, routing="q", body={"my_join": relation}, refresh=True)
+    body = {"size": 0, "aggs": {"asked": {"terms": {"field": "my_join#question"}}}}
+    assert lint(body, index=IndexDescription.of(client, index_name)) == []
+    (bucket,) = client.search(index=index_name, body=body)["aggregations"]["asked"]["buckets"]
+    assert (bucket["key"], bucket["doc_count"]) == ("q", 2)

@@ -89,3 +89,25 @@ def test_an_alias_may_stand_for_the_field_that_is_searched() -> None:
     fields = {"text": {"type": "text"}, "body": {"type": "alias", "path": "text"}}
     assert outcomes(body, index=IndexDescription(fields=fields)) == {}
     assert outcomes(body, index=IndexDescription(fields={**fields, "body": {"type": "text"}})) == {"highlight": "bends"}
+    body = marking({"multi_match": {"query": "rainbow", "fields": ["b*"]}})
+    assert outcomes(body, index=IndexDescription(fields=fields)) == {}
+    assert outcomes(body, index=IndexDescription(fields={"text": fields["text"], "bod": {"type": "text"}})) == {
+        "highlight": "bends"
+    }
+
+
+@pytest.mark.cluster
+def test_words_that_are_searched_in_an_alias_are_marked_in_its_field(client: Any, index_name: str) -> None:
+    properties = {"text": {"type": "text"}, "body": {"type": "alias", "path": "text"}}
+    client.indices.create(index=index_name, body={"mappings": {"properties": properties}})
+    client.index(index=index_name, body={"text": "rainbow"}, refresh=True)
+    body = marking({"multi_match": {"query": "rainbow", "fields": ["b*"]}})
+    assert not lint(body, index=IndexDescription.of(client, index_name))
+    assert shown(client, index_name, body)[0][0][2]["text"]
+
+
+def test_what_is_shown_without_marks_or_marked_by_a_plugin_passes() -> None:
+    assert outcomes(marking(sparse(), no_match_size=0, type="plain")) == {"highlight": "bends"}
+    for options in ({"no_match_size": 150}, {"type": "semantic"}):
+        assert outcomes(marking(sparse(), **options)) == {}
+        assert outcomes({"query": sparse(), "highlight": {"fields": {"text": options}}}) == {}

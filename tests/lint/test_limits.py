@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lint_cases import ALL, NORMALIZED, Case, feature, hybrid, many, rejected, rescore, should, sparse
+from lint_cases import ALL, NORMALIZED, Case, feature, hybrid, many, outcomes, rejected, rescore, should, sparse
 
 from opensearch_neural import queries
 
@@ -28,4 +28,16 @@ REJECTED = [
     Case("too-many-terms", {"query": {"terms": {"url": [str(number) for number in range(65_537)]}}}),
 ]
 
-test_what_is_called_rejected_is_rejected = rejected(REJECTED)
+BY_GROUP = Case("page", {"query": ALL, "sort": ["url"], "search_after": ["u1"], "collapse": {"field": "url"}})
+"""Rejected before 3.3."""
+
+test_what_is_called_rejected_is_rejected = rejected([*REJECTED, BY_GROUP])
+
+
+def test_hits_that_are_sorted_by_the_field_that_collapses_them_are_paged_from_a_release_on() -> None:
+    for sort, wanted in (
+        (["url"], {"3.2.0": "rejected", "": "doubtful", "3.3.0": None}),
+        (["_score", "url"], {"3.2.0": "rejected", "": "rejected", "3.3.0": "rejected"}),
+    ):
+        body = {"query": ALL, "sort": sort, "search_after": ["u1"], "collapse": {"field": "url"}}
+        assert {release: outcomes(body, release).get("page") for release in wanted} == wanted

@@ -404,6 +404,8 @@ def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_
             (each.rule, each.outcome) for each in lint(case.body, capabilities, meta, index=facts)
         }
         assert refusal(bare_client, name, case.body), case
+    assert not lint(test_limits.BY_GROUP.body, capabilities, meta, index=facts)
+    assert not refusal(bare_client, name, test_limits.BY_GROUP.body)
     for tokens in (Q, many("x", 1024), {".": 1.0}, {"t1": 64.0, "t0": 1e-40}, {}):
         for body in (
             queries.neural_sparse(tokens, plugin=False, highlight="rainbow"),

@@ -67,3 +67,43 @@ def test_a_field_is_asked_for_among_the_documents_that_have_it() -> None:
     assert lint({"query": right}, index=index) == []
     for wrong in (nested("a", nested("a.b", outer)), nested("a", inner), nested("a.b", root), outer):
         assert outcomes({"query": wrong}, index=index) == {"nested-field": "bends"}
+
+
+def test_one_of_several_fields_that_finds_nothing_is_told_of_as_one_of_several() -> None:
+    fields = {"t": {"type": "text"}, "a": {"type": "nested"}, "a.t": {"type": "text"}}
+    for query, end in (
+        ({"multi_match": {"query": "x", "fields": ["t", "a.t"]}}, ": nothing is found there"),
+        ({"match": {"a.t": "x"}}, ": nothing is found"),
+    ):
+        (finding,) = lint({"query": query}, index=IndexDescription(fields=fields))
+        assert finding.message.endswith(end)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("outer", "inner", "found"),
+    [
+        ({}, {}, "in"),
+        ({}, {"include_in_root": True}, "in root"),
+        ({}, {"include_in_parent": True}, "in out"),
+        ({"include_in_root": True}, {"include_in_parent": True}, "in out root"),
+        ({"include_in_parent": True}, {"include_in_parent": True}, "in out root"),
+        ({"include_in_parent": True}, {}, "in"),
+    ],
+    ids=str,
+)
+def test_fields_that_other_documents_hold_too_are_found_there(
+    client: Any, index_name: str, outer: dict[str, Any], inner: dict[str, Any], found: str
+) -> None:
+    innermost = {"type": "nested", **inner, "properties": {"t": {"type": "keyword"}}}
+    properties = {"a": {"type": "nested", **outer, "properties": {"b": innermost}}}
+    client.indices.create(index=index_name, body={"mappings": {"properties": properties}})
+    client.index(index=index_name, body={"a": [{"b": [{"t": "x"}]}]}, refresh=True)
+    asked: dict[str, Any] = {"root": {"term": {"a.b.t": "x"}}}
+    asked |= {
+        level: {"nested": {"path": path, "query": asked["root"]}} for level, path in (("out", "a"), ("in", "a.b"))
+    }
+    index = IndexDescription.of(client, index_name)
+    for level, query in asked.items():
+        assert len(hits(client, index_name, {"query": query})) == (level in found.split())
+        assert outcomes({"query": query}, index=index) == ({} if level in found.split() else {"nested-field": "bends"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from opensearchpy.exceptions import RequestError
 
 from opensearch_neural import queries
 from opensearch_neural.queries import Body
@@ -52,6 +53,11 @@ def test_nothing_is_dropped_unless_told() -> None:
         queries.own_request(own(sort=TIES), made())
     with pytest.raises(ValueError, match="collapse='shop'"):
         queries.own_request(own(collapse={"field": "shop"}), made())
+    for sort in ({"sort": TIES}, {}):
+        after = own(search_after=[1.0, 5], **sort)
+        with pytest.raises(ValueError, match=r"search_after.*window=None"):
+            queries.own_request(after, made(), drop_tie_breaks=True)
+        assert queries.own_request(after, made(window=None))["search_after"] == [1.0, 5]
     assert "sort" not in queries.own_request(own(sort=TIES), made(), drop_tie_breaks=True)
     for options in ({"window": None}, {"collapse": "shop"}):
         assert queries.own_request(own(sort=TIES), made(**options), drop_tie_breaks=True)["sort"] == TIES
@@ -73,6 +79,17 @@ def test_the_request_is_taken_and_its_sort_holds(client: Any, index_name: str) -
     mine = own(sort=TIES, size=12)
     dearest = [str(number) for number in (11, 9, 7, 5, 3, 1, 10, 8, 6, 4, 2, 0)]
     assert found(queries.own_request(mine, made(window=None))) == dearest
+    (first,) = client.search(index=index_name, body={**queries.own_request(mine, made(window=None)), "size": 1})[
+        "hits"
+    ]["hits"]
+    assert found(queries.own_request({**mine, "search_after": first["sort"]}, made(window=None))) == dearest[1:]
+    for sort in ({}, {"sort": ["_score"]}, {"sort": TIES}):
+        with pytest.raises(RequestError):  # which is why it is refused
+            found({**queries.own_request(own(), made()), "search_after": first["sort"], **sort})
+    # The lowest score counts what the model adds only if there is no second phase.
+    lowest = {"min_score": first["_score"] - 0.01}
+    assert {int(id) % 2 for id in found(queries.own_request({**mine, **lowest}, made(window=None)))} == {1}
+    assert not found(queries.own_request({"size": 12, **own(), **lowest}, made()))
     grouped = queries.own_request({**mine, "collapse": {"field": "shop"}}, made(collapse="shop"))
     assert found(grouped) == ["11", "9", "7"]
     assert found(queries.own_request(mine, made(collapse="shop"))) == ["11", "9", "7"]
