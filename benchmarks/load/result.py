@@ -167,8 +167,12 @@ def level_table(measurement: Measurement, level: Level, row: Mapping[str, Cell])
     shown = [column.format(base=measurement.settings.baseline) for column in COLUMNS]
 
     def as_text(row: Row) -> str:
-        if row.measure in ("refused", "failed", "requests"):
-            return {"refused": "yes", "failed": f"{row.value:.2%}", "requests": f"{row.value:,.0f}"}[row.measure]
+        if row.measure == "refused":
+            return "yes"
+        if row.measure == "failed":
+            return f"{row.value:.2%}"
+        if row.measure == "requests":
+            return f"{row.value:,.0f}"
         return with_interval(row) if row.kind == "ratio" else number(row.value)
 
     return result_table(rows, [column for column in shown if column in columns], text=as_text) + _lacking(row)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from opensearch_neural.lint.clause_count import HOLDERS, clauses
 from opensearch_neural.lint.fields import CHECKED_BY_TYPE, highlighted, named
 from opensearch_neural.lint.request import LintedRequest
-from opensearch_neural.lint.values import number_or
+from opensearch_neural.lint.values import matches, number_or
 
 WORDLESS = (*CHECKED_BY_TYPE, "distance_feature", "exists", "ids", "match_all", "match_none")
 """Queries of which nothing is marked."""
@@ -57,14 +56,10 @@ def _may_be_same(request: LintedRequest, marked: str, searched: str) -> bool:
     if "*" in marked and "*" in searched:
         return True
     of_marked, of_searched = (_fields_named(request, name) for name in (marked, searched))
-    return any(_matches(a, b) or _matches(b, a) for a in of_marked for b in of_searched)
+    return any(matches(a, b) or matches(b, a) for a in of_marked for b in of_searched)
 
 
 def _fields_named(request: LintedRequest, name: str) -> set[str]:
     """The name, or pattern, and the fields that its aliases stand for."""
     fields = request.index.fields or {}
-    return {name} | {mapping["path"] for each, mapping in fields.items() if "path" in mapping and _matches(name, each)}
-
-
-def _matches(pattern: str, name: str) -> bool:
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) is not None
+    return {name} | {mapping["path"] for each, mapping in fields.items() if "path" in mapping and matches(name, each)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.lint.clause_count import KEYWORD
 from opensearch_neural.lint.findings import RULES, Finding, Outcome, Path, path_text
 from opensearch_neural.lint.index_description import IndexDescription
-from opensearch_neural.lint.values import as_object, number_or, whole
+from opensearch_neural.lint.values import as_object, matches, number_or, whole
 from opensearch_neural.queries import forward_index, multi_vector
 from opensearch_neural.queries.body_parts import Body
 
@@ -90,8 +89,7 @@ class LintedRequest:
         join, parent, _ = name.partition("#")
         if parent and fields.get(join, {}).get("type") == "join":
             return False  # the ids of the parents of one relation
-        pattern = re.escape(name).replace(r"\*", ".*" if patterns else r"\*")
-        if any(re.fullmatch(pattern, each) for each in fields):
+        if name in fields or (patterns and "*" in name and any(matches(name, each) for each in fields)):
             return False
         above = name.split(".")
         around = (fields.get(".".join(above[:count]), {}) for count in range(1, len(above)))

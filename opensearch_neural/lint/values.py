@@ -83,3 +83,8 @@ def is_time(value: Any) -> bool:
     """Whether OpenSearch reads a value as a time: a whole number with a unit ("10s"), or 0 or -1 without one."""
     match = _TIME.fullmatch(value if isinstance(value, str) else json.dumps(value))
     return match is not None and -(2**63) <= int(match["number"] or 0) < 2**63
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a field's name fits a pattern, in which * stands for any characters."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), name) is not None
