@@ -157,7 +157,7 @@ def strain_lines(levels: Levels) -> list[str]:
 
 def level_table(measurement: Measurement, level: Level, row: Mapping[str, Cell]) -> str:
     """One table: a line for each engine, quality beside cost. Brackets are 95% intervals; an empty cell means unknown or too
-    few requests, and inf that failures reach the percentile."""
+    few requests, and ∞ that failures reach the percentile."""
     quality, rows = _quality(measurement), list[Row]()
     for name, cell in row.items():
         rows += [replace(of_engine, level=level.label) for of_engine in quality if of_engine.engine == name]
@@ -173,6 +173,8 @@ def level_table(measurement: Measurement, level: Level, row: Mapping[str, Cell])
             return f"{row.value:.2%}"
         if row.measure == "requests":
             return f"{row.value:,.0f}"
+        if math.isinf(row.value):
+            return "∞"
         return with_interval(row) if row.kind == "ratio" else number(row.value)
 
     return result_table(rows, [column for column in shown if column in columns], text=as_text) + _lacking(row)

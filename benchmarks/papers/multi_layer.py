@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -73,7 +74,7 @@ from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.retrievers.faiss import FaissRetriever
 from trainers.common.config import fingerprint
 from trainers.common.precision import Computed, computed_in, computing_in
-from trainers.common.settings import EncoderSettings, TrainingSettings
+from trainers.common.settings import FIRST, FOLDER, EncoderSettings, TrainingSettings
 from trainers.data.embedding_cache import several_vectors
 from trainers.data.loading import load_training
 from trainers.data.negatives import Mining, open_retriever, with_mined
@@ -441,6 +442,16 @@ class MultiLayerExperiment:
         trials = [(arm, seed) for arm in arms for seed in (seeds if arm.repeated else seeds[:1])]
         return shared({self.configuration(arm, seed).output: partial(job, arm, seed) for arm, seed in trials})
 
+    def train_on(self, first: TrainedArm) -> TrainedArm:
+        """The arm in two stages; the model trained in one stage is the first, which is not trained again."""
+        arm = in_two_stages(first.arm)
+        copy = self.configuration(arm, SEEDS[0]).output / FOLDER / FIRST
+        if not copy.exists():
+            with replaced(copy) as beside:
+                shutil.copytree(first.folder, beside)
+        (trained,) = self.each_trained([arm])
+        return trained
+
     def best_on_dev(self) -> Arm:
         """SELF_CONTRASTIVE with the λ of LAMBDAS whose model with the first seed is best on dev."""
         models = self.each_trained(lambda_arms(), search=False)
@@ -709,7 +720,8 @@ def variants(experiment: MultiLayerExperiment) -> RowsAndGoals:
 
 def two_stages(experiment: MultiLayerExperiment) -> RowsAndGoals:
     arms, best = with_best(experiment, (DUAL, SELF_CONTRASTIVE))
-    models = experiment.each_trained([*map(in_two_stages, arms), *arms])
+    alone = experiment.each_trained(arms)
+    models = [*map(experiment.train_on, alone), *alone]
     rows = rows_of(experiment, models, in_two_stages(DUAL))
     table = Table(rows, SEEDS[:1])
     return rows, [self_contrastive_goal(table, in_two_stages(best), experiment.steps, in_two_stages(DUAL))]

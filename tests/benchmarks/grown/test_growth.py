@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -198,6 +199,16 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
         assert 0.2 * stored < sum(sizes.values()) < 3 * stored
     finally:
         client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+
+
+@pytest.mark.parametrize(("documents", "words"), [("0", "below 1"), ("", "names no number of documents")])
+def test_sizes_that_cannot_work_are_refused_before_a_corpus_is_made(
+    documents: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((InputError, click.UsageError), match=words):
+        CliRunner().invoke(scale, ["--documents", documents], catch_exceptions=False, standalone_mode=False)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.cluster

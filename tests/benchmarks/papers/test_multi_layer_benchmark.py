@@ -223,6 +223,37 @@ def test_other_arms_and_both_stages_run_from_one_command(
     (gain,) = {engine for engine in gained if "two stages" in engine}
     assert "self-contrastive" in gain
     assert "two stages" in two.goals[0].goal and two.goals[0].value is not None
+    # The first stage is what was trained in one: the history with its times is the same.
+    (folder,) = (path for path in (start.parent / "models").glob("dual-encoder-two-stages-10-*") if path.is_dir())
+    (alone,) = (path for path in (start.parent / "models").glob("dual-encoder-10-42-*") if path.is_dir())
+    histories = [place / ".training" / "history.jsonl" for place in (folder / ".stages" / "retriever-1", alone)]
+    assert histories[0].read_bytes() == histories[1].read_bytes()
+
+
+def test_the_first_of_two_stages_is_copied_whole_or_not_at_all(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = tmp_path / "trained"
+    (trained / "inside").mkdir(parents=True)
+    (trained / "inside" / "weights").write_text("w")
+    experiment = MultiLayerExperiment(tmp_path, tmp_path / "work", start=str(start))
+    first = TrainedArm(DUAL, 42, trained, 0.0)
+    monkeypatch.setattr(experiment, "each_trained", lambda arms: [replace(first, arm=arm) for arm in arms])
+
+    def copies() -> list[Path]:
+        return list((tmp_path / "work").rglob("weights"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("benchmarks.experiment.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            experiment.train_on(first)
+    assert copies() == []
+    assert experiment.train_on(first).arm.two_stage
+    (copy,) = copies()
+    assert copy.parts[-4:] == (".stages", "retriever-1", "inside", "weights") and copy.read_text() == "w"
+    copy.write_text("trained on")
+    experiment.train_on(first)
+    assert [path.read_text() for path in copies()] == ["trained on"]
 
 
 def test_dev_rows_say_how_many_questions_they_rest_on(
