@@ -43,6 +43,11 @@ def test_a_table_says_how_many_requests_a_p99_lacks() -> None:
     assert "A P99 needs" not in enough
 
 
+def test_a_table_shows_counts_as_whole_numbers() -> None:
+    shown = result.text(simulated(1, rounds=4, requests=60))
+    assert " 240 |" in shown and "240.0" not in shown
+
+
 def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
     """60 requests a second where the generator could make 80: three quarters of what it can do is too much."""
     blocks = [
