@@ -17,11 +17,11 @@ Cost: all engines search an index of documents resampled from COST_SET with the 
 load and in random turns. Also measured: how much of the exact result's score they keep, the bytes a document of an index
 with what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
 
---dense adds `hybrid` and two cascades, in indexes with dense vectors and codes, under load with up to 100,000 documents.
-A trained model gets only the cascade after bm25-sparse: its quality with every seed, its cost with the first. ONNX Runtime
-encodes the queries in 8 bits. OPQ, learned from the dense vectors of all sets, makes the codes. With --pq, that model makes
-them and encodes the cascades' queries, and rows name it. The cascade after bm25-sparse is compared with hybrid, which is
-the same for every sparse model; --pq does not measure hybrid, and takes the one kept in --work, if any.
+--dense adds `hybrid` and two cascades, in indexes with dense vectors and codes. A trained model gets only the cascade after
+bm25-sparse: its quality with every seed, its cost with the first. ONNX Runtime encodes the queries in 8 bits. OPQ, learned
+from the dense vectors of all sets, makes the codes. With --pq, that model makes them and encodes the cascades' queries, and
+rows name it. The cascade after bm25-sparse is compared with hybrid, which is the same for every sparse model; --pq does not
+measure hybrid, and takes the one kept in --work, if any.
 
 The plot shows quality against P99, a point for each engine. Slow results are kept in --work; the same command continues.
 """

@@ -49,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 COST_SET = "scifact"
 LOAD = LoadSettings(warmup=WarmupSettings(20, 90))
-MOST_DENSE = 100_000
-"""Most documents of an index under load that has dense vectors too."""
 BYTES, RATE = "bytes a document", "documents encoded a second"
 FIELD_SAMPLE = 3000
 """How many documents are written to measure the bytes of an index."""
@@ -61,14 +59,13 @@ TURNS, TURN = 8, 32
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Load tests of each size with each arm's first model, and the cost of its vectors: bytes a document, and encoding.
 
-    A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on. Engines
-    that need dense vectors are measured with up to MOST_DENSE documents.
+    A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on.
     """
     rows: list[Row] = []
     first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
+    is_measured = {False: not experiment.beside, True: experiment.dense is not None}
     for with_dense, size, model in product((False, True), experiment.sizes, first):
-        is_measured = (experiment.dense is not None and size <= MOST_DENSE) if with_dense else not experiment.beside
-        if not is_measured:
+        if not is_measured[with_dense]:
             continue
         name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}-{load_hash(experiment)}"
         load = partial(load_rows, client, chosen, experiment, size, model, with_dense=with_dense)
