@@ -112,14 +112,21 @@ def normalized_ensemble(
     return scale * (total if known is None else total.masked_fill(~known, 0.0))
 
 
-def flops(weights: Tensor, shares: Tensor | None = None) -> Tensor:
+def flops(weights: Tensor, shares: Tensor | None = None, *, least_terms: int | None = None) -> Tensor:
     """Σ_j (1/N Σ_i w_j(d_i))²: the expected cost of scoring (sparse, eq. 3; Paria et al. 2020).
 
     weights: (documents, …, vocabulary), not negative. All documents of the batch together, as in sentence-transformers;
     over axes in between, such as candidate slots, it is summed.
     shares: (entries,), if `weights` holds a sample of the vocabulary (`tiled_head.sample_entries`). The estimate is then
     unbiased, because the square is of a mean over documents, within one entry.
+    least_terms: documents with at most this many active terms cost nothing, and add nothing to the cost of others: the ℓ0
+    mask loss of Shen et al. 2025, "Exploring ℓ0 Sparsification for Inference-free Sparse Retrievers". With `shares` the
+    number of terms is an estimate.
     """
+    if least_terms is not None:
+        active = (weights > 0).float()
+        terms = active.sum(dim=-1) if shares is None else active @ shares
+        weights = weights * (terms > least_terms).unsqueeze(-1)
     squares = weights.float().mean(dim=0).square()
     return squares.sum() if shares is None else (squares * shares).sum()
 

@@ -142,13 +142,16 @@ class RegularizationSettings:
     """λ for queries that the network encodes; their FLOPS are over all queries of a batch; null takes `weight`"""
     flops: Literal["batch", "slot"] = "batch"
     """batch: over all documents together (sentence-transformers); slot: of each candidate slot, summed (the paper's code)"""
+    least_terms: int | None = None
+    """documents with at most this many terms are not regularized (the ℓ0 mask of `losses.flops`); null regularizes all"""
     delay: float = 0.0
     """λ is 0 for this share of the steps, at the start"""
     ramp: float = 1 / 3
     """then λ grows quadratically for this share of the steps; until its end no state is selected"""
-    GONE: ClassVar[Mapping[str, Any]] = {"least_terms": None}  # see config.gone_fields
 
     def __post_init__(self) -> None:
+        if self.least_terms is not None and self.least_terms < 1:
+            raise ValueError(f"least_terms must be at least 1, not {self.least_terms}")
         if min(self.weight, self.query_weight or 0) < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
             raise ValueError(
                 f"weight {self.weight}, query_weight {self.query_weight}, delay {self.delay}, ramp {self.ramp}: "

@@ -195,12 +195,13 @@ class SparseStudent(CachedModel):
         return Losses(terms, measures | self._sparsity(document_weights, targets.present, targets.entry_counts))
 
     def _document_flops(self, document_weights: Tensor, candidates: Tensor, entry_counts: Tensor) -> Tensor:
+        least_terms = self.regularization.least_terms
         if self.regularization.flops == "batch":
-            return losses.flops(document_weights, entry_counts)
+            return losses.flops(document_weights, entry_counts, least_terms=least_terms)
         # Slot 0 of a query holds its positive, the others its hard negatives. This is at least slots times, and at most
         # slots² times, the FLOPS of the same documents together, so the two need different λ.
         slots = document_weights[gather(candidates)]  # (queries, slots, entries)
-        return losses.flops(slots, entry_counts)
+        return losses.flops(slots, entry_counts, least_terms=least_terms)
 
     def _sparsity(self, document_weights: Tensor, present: Tensor, entry_counts: Tensor) -> dict[str, Tensor]:
         """The mean number of a document's active terms, and of its expansions: active terms that are not in the text read.

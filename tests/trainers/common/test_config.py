@@ -159,7 +159,6 @@ def test_a_field_that_is_gone_is_left_out_if_it_had_no_effect_and_else_refused(t
     for section, line in (
         ("objective", "base_share: 1.0"),
         ("student", "idf_rate: null"),
-        ("regularization", "least_terms: null"),
     ):
         assert f"\n{section}:\n" in named
         named = named.replace(f"\n{section}:\n", f"\n{section}:\n  {line}\n")

@@ -154,6 +154,31 @@ def test_flops_equals_sentence_transformers() -> None:
     assert losses.flops(weights).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
+def test_flops_of_documents_above_a_number_of_terms_equals_sentence_transformers() -> None:
+    from sentence_transformers.sparse_encoder.losses import FlopsLoss
+
+    weights = vectors(6, 40).relu()
+    terms = sorted((weights > 0).sum(dim=1).tolist())
+    assert terms[0] < terms[3] < terms[-1], "the data shows nothing"
+    loss = FlopsLoss(model=torch.nn.Module(), threshold=terms[3])  # type: ignore[arg-type]
+    expected = loss.compute_loss_from_embeddings(weights)
+    found = losses.flops(weights, least_terms=terms[3]).item()
+    assert found == pytest.approx(expected.item(), rel=1e-6) != pytest.approx(losses.flops(weights).item())
+
+
+def test_a_document_of_few_terms_adds_nothing_to_flops_and_gets_no_gradient() -> None:
+    weights = torch.tensor([[[2.0, 2.0, 0.0], [2.0, 2.0, 2.0]], [[4.0, 4.0, 4.0], [0.0, 6.0, 0.0]]], requires_grad=True)
+    # Of two slots, each has one document of three terms. Slot 0: means (2, 2, 2) → 12; slot 1: means (1, 1, 1) → 3.
+    losses.flops(weights, least_terms=2).backward()
+    assert losses.flops(weights, least_terms=2).item() == pytest.approx(15.0)
+    assert weights.grad is not None
+    assert (weights.grad != 0).any(dim=-1).tolist() == [[False, True], [True, False]]
+    # The first entry stands for three: the document with two entries has four terms, and counts.
+    shares, sampled = torch.tensor([3.0, 1.0, 1.0]), torch.tensor([[2.0, 2.0, 0.0], [0.0, 2.0, 2.0]])
+    # means (1, 1, 0) → 3 · 1 + 1
+    assert losses.flops(sampled, shares, least_terms=2).item() == pytest.approx(4.0)
+
+
 def test_flops_of_several_slots_are_the_sum_of_each_slots() -> None:
     weights = torch.tensor([[[1.0, 0.0], [2.0, 2.0]], [[3.0, 0.0], [0.0, 2.0]]])
     # slot 0: means (2, 0) → 4; slot 1: means (1, 2) → 5; over all four documents: means (3/2, 1) → 3.25

@@ -70,6 +70,10 @@ def test_a_trial_changes_single_fields_or_replaces_a_section(config: SparseConfi
         changed(config, "training.step=6")
 
 
+def test_a_trial_may_regularize_long_documents_alone(config: SparseConfig) -> None:
+    assert changed(config, "long documents alone: regularization.least_terms=100").regularization.least_terms == 100
+
+
 def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> None:
     before = StageSettings(
         train=[QuestionSet(Path("docs.jsonl"), questions="title"), *config.train[1:]],

@@ -139,6 +139,29 @@ def test_flops_a_slot_are_the_papers_and_larger_than_over_all_documents(
     assert values["batch"] < values["slot"]
 
 
+@pytest.mark.parametrize("definition", ["batch", "slot"])
+def test_documents_of_few_terms_cost_nothing_and_get_no_gradient_from_flops(
+    tmp_path: Path, backbone: Path, beir: Path, definition: Any
+) -> None:
+    config = configuration(
+        backbone, beir, tmp_path,
+        student=replace(SMALL, head="full"),
+        regularization=RegularizationSettings(flops=definition, least_terms=3),
+    )  # fmt: skip
+    model = student(config)
+    learned = torch.zeros(2, len(model.head.weight))
+    learned[0, 10:13], learned[1, 10:15] = 1.0, 2.0  # three terms, which is few enough, and five
+    learned.requires_grad_()
+    flops = model._document_flops(learned, torch.tensor([[0], [1]]), torch.ones(learned.shape[1]))
+    # Five entries, in each the mean of 0 and 2, squared.
+    assert flops.item() == pytest.approx(5.0)
+    flops.backward()
+    assert learned.grad is not None
+    assert (learned.grad[0] == 0).all() and learned.grad[1].count_nonzero() == 5
+    with pytest.raises(ValueError, match="least_terms must be at least 1"):
+        RegularizationSettings(least_terms=0)
+
+
 def test_flops_count_the_chance_that_query_and_document_share_a_token() -> None:
     from scipy.sparse import csr_matrix
 
