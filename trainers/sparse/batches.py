@@ -43,7 +43,7 @@ class SparseCollate(WholeBatchCollator):
         self.settings, self.seed = student.settings, training.seed
         self.ordinary_entries, self.vocabulary_size = student.ordinary_entries, len(student.head.weight)
         self.all_pairs, self.encodes_queries = objective.all_pairs, student.encodes_queries
-        self.idf = [student.lexicon.idf] * len(sets)
+        self.idf = [student.first_lexicon.idf] * len(sets)
         if config.student.idf == "own":
             tokenizer, size = student.tokenizers["document"], self.vocabulary_size
             self.idf = [Lexicon.of([data.documents], tokenizer, size, config.student).idf for data in sets]
@@ -67,6 +67,8 @@ class SparseCollate(WholeBatchCollator):
             present=torch.from_numpy(_at_entries(document_tokens, entries, np.ones(len(idf), dtype=bool))),
             entry_counts=torch.from_numpy(entry_counts),
         )
+        if len(entries) < self.vocabulary_size:
+            targets.entries = torch.from_numpy(entries)
         if self.bm25:
             scores = self.bm25[at].scores([data.queries.text_at(item.query) for item in batch.own])
             targets.base = torch.from_numpy(np.stack([of_query[batch.documents] for of_query in scores]))
@@ -79,8 +81,7 @@ class SparseCollate(WholeBatchCollator):
         elif texts.ensemble is not None:
             targets.teacher = texts.ensemble.of_candidates(batch.own)
         documents = texts.parts("document", tokens["document"].rows(batch.own_documents))
-        computed = torch.from_numpy(entries) if len(entries) < self.vocabulary_size else None
-        parts = {"document": [SparsePart(**vars(part), entries=computed) for part in documents]}
+        parts = {"document": [SparsePart(**vars(part), entries=targets.entries) for part in documents]}
         if self.encodes_queries:
             queries = texts.parts("query", tokens["query"].rows([item.query for item in batch.own]))
             parts["query"] = [SparsePart(**vars(part)) for part in queries]

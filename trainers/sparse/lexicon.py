@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy.sparse import csr_matrix
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models.sparse.idf import load_idf
+from opensearch_neural.models.sparse.idf import in_seven_digits, load_idf
 from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
@@ -61,6 +62,14 @@ class Lexicon:
             listed = dict.fromkeys(vocabulary_of(words), 1.0) if settings.idf == "none" else load_idf(settings.idf)
         weights = {**listed, **dict.fromkeys(special, 0.0)}
         return cls(replace(encoder, query=TableEncoder(words, weights, name=encoder.name)), size)
+
+    def weighing(self, idf: npt.NDArray[np.float32]) -> Lexicon:
+        """The same statistics with other weights of query tokens: (vocabulary,)."""
+        query = self.encoder.query
+        table = {token: in_seven_digits(weight) for token, weight in zip(query.weights, idf.tolist(), strict=False)}
+        return Lexicon(
+            replace(self.encoder, query=TableEncoder(query.tokenizer, table, name=query.name)), len(self.idf)
+        )
 
     def impacts(self, texts: Sequence[str]) -> csr_matrix:
         """BM25 impacts of texts, (texts, vocabulary)."""

@@ -44,6 +44,8 @@ class StudentSettings:
     idf: str = "train"
     """the IDF table of query tokens: "train" (of all train sets), "own" (of each set), "start" (the start's table), "none"
     (1 for each), or an idf.json"""
+    idf_rate: float | None = None
+    """also train the IDF table, at this many times the learning rate; null or 0: the table is frozen, as in the paper"""
     revive: float = 0.0
     """the share of its gradient that a term of weight 0 gets if that raises the weight; 0: the term stays at 0 for ever"""
     head: Literal["full", "sampled"] = "sampled"
@@ -63,7 +65,6 @@ class StudentSettings:
     """dropout of the network; null keeps the backbone's own"""
     frozen_layers: int = 0
     """this many first layers stay untrained, with the embeddings and the output layer: cheaper steps"""
-    GONE: ClassVar[Mapping[str, Any]] = {"idf_rate": None}  # see config.gone_fields
 
     def __post_init__(self) -> None:
         if self.columns < 1 or self.query_length < 3:
@@ -74,6 +75,10 @@ class StudentSettings:
             raise ValueError(f"frozen_layers must not be below 0, not {self.frozen_layers}")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
+        if self.idf_rate is not None and self.idf_rate < 0:
+            raise ValueError(f"idf_rate must not be below 0, not {self.idf_rate}")
+        if self.idf_rate and self.idf == "own":
+            raise ValueError("idf_rate trains one table for all sets, so idf must not be own: set it to train")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
         if self.prune is not None:
@@ -83,8 +88,8 @@ class StudentSettings:
                 raise ValueError(error.message) from None
         if self.queries == "network" and self.head != "full":
             raise ValueError("queries network needs head full: a query that the network encodes may hold any term")
-        if self.queries == "network" and self.idf != "train":
-            raise ValueError("idf sets the table of queries: with queries network there is no table")
+        if self.queries == "network" and (self.idf != "train" or self.idf_rate):
+            raise ValueError("idf and idf_rate set the table of queries: with queries network there is no table")
 
     @property
     def double_log(self) -> bool:

@@ -30,8 +30,8 @@ from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, in_batch_accuracy, objective_terms
-from trainers.common.settings import ROLES, EncoderSettings, Role
-from trainers.common.training_model import Losses
+from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
+from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, text_parts
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
@@ -58,7 +58,7 @@ class SparseTargets:
     """The queries of a batch, and the loss's inputs about the documents of all processes, in the order of `gather`."""
 
     query: Tensor
-    """(queries, entries) float32, the IDF of each token of the query, 0 for other entries"""
+    """(queries, entries) float32, the IDF of each token of the query before training, 0 for other entries"""
     candidates: Tensor
     """(queries, 1 + negatives) int64, the rows of the query's own documents, the positive first"""
     excluded: Tensor
@@ -67,6 +67,8 @@ class SparseTargets:
     """(documents, entries) bool, True if the token is in the document's text"""
     entry_counts: Tensor
     """(entries,) float32, the number of vocabulary entries that each entry represents"""
+    entries: Tensor | None = None
+    """(entries,) int64, the vocabulary entries to compare; None compares all"""
     base: Tensor | None = None
     """(queries, documents) float32, the BM25 scores that are added to the student's; None adds nothing"""
     teacher: TeacherScores | None = None
@@ -121,7 +123,13 @@ class SparseStudent(CachedModel):
             document_prompt=prompts["document"],
         )
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
-        self.lexicon = lexicon
+        self.first_lexicon = lexicon
+        """the statistics before training"""
+        self.log_idf_factors: nn.Parameter | None = None
+        if settings.idf_rate:
+            # Each weight of the table is multiplied by a factor, 1 at first: so no weight falls below 0, special tokens stay
+            # at 0, and a token that no question asks keeps its weight exactly.
+            self.log_idf_factors = nn.Parameter(torch.zeros(len(lexicon.idf)))
         self.vocabulary = vocabulary_of(tokenizer.backend_tokenizer)
         real = np.zeros(len(self.head.weight), dtype=bool)
         special = special_tokens(tokenizer.backend_tokenizer)
@@ -139,6 +147,22 @@ class SparseStudent(CachedModel):
     def encodes_queries(self) -> bool:
         """Whether the network encodes queries."""
         return self.settings.queries == "network"
+
+    @property
+    def lexicon(self) -> Lexicon:
+        """The statistics to use the student with; a trained table in its present state."""
+        if self.log_idf_factors is None:
+            return self.first_lexicon
+        return self.first_lexicon.weighing(self.first_lexicon.idf * self.log_idf_factors.detach().exp().cpu().numpy())
+
+    def parameter_groups(self, training: TrainingSettings) -> list[dict[str, Any]] | None:
+        if self.log_idf_factors is None or self.settings.idf_rate is None:
+            return super().parameter_groups(training)
+        rate = self.settings.idf_rate * training.learning_rate
+        return [
+            *decay_groups(parameter for parameter in self.parameters() if parameter is not self.log_idf_factors),
+            {"params": [self.log_idf_factors], "lr": rate, "weight_decay": 0.0},
+        ]
 
     def silence(self) -> None:
         """Removes the weight of special tokens and unused ids."""
@@ -170,7 +194,7 @@ class SparseStudent(CachedModel):
         """vectors: the learned weights of this process's texts: "document" (documents, entries), and "query"
         (queries, entries) if the network encodes queries."""
         document_weights, objective = gather(vectors["document"]), self.objective
-        query_weights = vectors["query"] if self.encodes_queries else targets.query
+        query_weights = vectors["query"] if self.encodes_queries else self._query_weights(targets)
         sparse_scores = query_weights @ document_weights.T
         scores = sparse_scores if targets.base is None else targets.base + objective.sparse_weight * sparse_scores
         terms = objective_terms(
@@ -193,6 +217,12 @@ class SparseStudent(CachedModel):
             measures["query_flops_unweighted"] = query_flops.detach()
             measures["query_active"] = (all_queries.detach() > 0).float().sum(dim=1).mean()
         return Losses(terms, measures | self._sparsity(document_weights, targets.present, targets.entry_counts))
+
+    def _query_weights(self, targets: SparseTargets) -> Tensor:
+        """(queries, entries), each token's IDF by the table's present state."""
+        if (factors := self.log_idf_factors) is None:
+            return targets.query
+        return targets.query * (factors if targets.entries is None else factors[targets.entries]).exp()
 
     def _document_flops(self, document_weights: Tensor, candidates: Tensor, entry_counts: Tensor) -> Tensor:
         least_terms = self.regularization.least_terms

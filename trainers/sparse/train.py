@@ -60,9 +60,10 @@ DRY_RUN_DOCUMENTS = 200
 def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_remote_code: bool = False) -> Trained:
     """The whole schedule: warm-up, the miner if the settings name one, pre-training, fine-tuning.
 
-    All stages use the same IDF, of the last stage's documents. After an interruption, the same call continues; finished
-    stages are not repeated. documents: how many to read of each corpus, besides those of its questions; None reads all.
-    trust_remote_code: whether the start's own code may run; the trained model has it too.
+    All stages use the same IDF, of the last stage's documents; fine-tuning trains on a table that pre-training trained.
+    After an interruption, the same call continues; finished stages are not repeated. documents: how many to read of each
+    corpus, besides those of its questions; None reads all. trust_remote_code: whether the start's own code may run; the
+    trained model has it too.
     """
     check_output(config.output, KIND)
     refuse_early(config, trust_remote_code=trust_remote_code)
@@ -84,6 +85,8 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None, trust_re
     of_fine_tuning = [data.documents for data in fine_tuning_sets.train]
     train_one(pretraining, pretraining_sets, output=pretrained, lexicon=of_fine_tuning, miner=miner)
     fine_tuning = config.fine_tuning_run(str(pretrained))
+    if config.student.idf_rate:
+        fine_tuning = replace(fine_tuning, student=replace(config.student, idf="start"))
     return train_one(fine_tuning, fine_tuning_sets, output=config.output, miner=miner, whole=config)
 
 

@@ -156,10 +156,7 @@ def test_a_field_that_is_gone_is_left_out_if_it_had_no_effect_and_else_refused(t
     earlier = written(tmp_path, save_config(SparseConfig(train=[QuestionSet(Path("a"))]), tmp_path).read_text())
     config = load_config(SparseConfig, earlier)
     named = earlier.read_text()
-    for section, line in (
-        ("objective", "base_share: 1.0"),
-        ("student", "idf_rate: null"),
-    ):
+    for section, line in (("objective", "base_share: 1.0"),):
         assert f"\n{section}:\n" in named
         named = named.replace(f"\n{section}:\n", f"\n{section}:\n  {line}\n")
     assert load_config(SparseConfig, written(tmp_path, named)) == config

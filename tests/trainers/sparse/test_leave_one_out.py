@@ -74,6 +74,13 @@ def test_a_trial_may_regularize_long_documents_alone(config: SparseConfig) -> No
     assert changed(config, "long documents alone: regularization.least_terms=100").regularization.least_terms == 100
 
 
+def test_a_trial_may_train_the_table(config: SparseConfig) -> None:
+    assert changed(config, "table trained: student.idf=train; student.idf_rate=50").student.idf_rate == 50
+    of_each_set = replace(config, student=replace(SMALL, idf="own"))
+    with pytest.raises(InputError, match="idf must not be own: set it to train"):
+        changed(of_each_set, "student.idf_rate=50")
+
+
 def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> None:
     before = StageSettings(
         train=[QuestionSet(Path("docs.jsonl"), questions="title"), *config.train[1:]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,14 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 from tiny_sparse import SMALL, configuration, student  # noqa: E402
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration  # noqa: E402
 
+from ingest.chosen_models import choose  # noqa: E402
+from ingest.model_request import ModelRequest  # noqa: E402
+from ingest.settings import Models  # noqa: E402
+from opensearch_neural.corpus.documents import Document  # noqa: E402
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.idf import load_idf, save_idf  # noqa: E402
+from opensearch_neural.models.sparse.ml_commons import export  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
@@ -230,6 +237,50 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
     logged = [entry for entry in history(config.output) if "expansions" in entry]
     assert {"active", "flops", "lambda", "info_nce"} <= logged[-1].keys()
     assert load_sparse(tmp_path / "model").info.kind == KIND
+
+
+def test_a_trained_table_is_written_and_weighs_queries_wherever_the_model_is_used(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    save_idf(tmp_path / "table.json", dict.fromkeys(WORDS, 1.0))
+    settings = replace(SMALL, idf=str(tmp_path / "table.json"), idf_rate=20.0)
+    model = tmp_path / "model"
+    train_sparse(configuration(backbone, beir, model, student=settings, dev=[QuestionSet(beir, split="dev")]))
+    table = load_idf(model / "idf.json")
+    moved = [word for word in WORDS if table[word] != 1.0]
+    # Words that no training question holds stay as they were.
+    asked = {word for text in QuestionSet(beir).load().query_texts().values() for word in text.split()}
+    assert moved and set(moved) <= asked and min(table[word] for word in WORDS) > 0
+    assert table["[CLS]"] == 0
+
+    # `osn ingest` counts no table beside it, and searches with it.
+    documents = [Document("1", text=" ".join(moved))]
+    request = ModelRequest(
+        Models(sparse=str(model)), None, "docs", lambda _: iter(documents), "docs.jsonl", counts_while_writing=True
+    )
+    chosen = choose(request)
+    assert chosen.table is None and chosen.encoders.sparse is not None
+    assert chosen.encoders.sparse.query.encode(" ".join(moved)) == pytest.approx({word: table[word] for word in moved})
+    (vector,) = SparseEncoder(str(model), device="cpu").encode_query([" ".join(moved)]).to_dense().tolist()
+    weights = {chosen.encoders.sparse.vocabulary[at]: weight for at, weight in enumerate(vector) if weight}
+    assert weights == pytest.approx({word: table[word] for word in moved})
+    (exported,) = export(model, tmp_path / "ml-commons", queries_only=True)
+    with zipfile.ZipFile(exported.zip) as files:
+        written = json.loads(files.read("idf.json"))
+    assert [written[word] for word in WORDS] == pytest.approx([table[word] for word in WORDS])
+
+
+def test_a_table_that_pre_training_trained_is_trained_further(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    stage = StageSettings(train=[QuestionSet(beir)], training=TrainingSettings(steps=4, batch_size=8))
+    still = TrainingSettings(steps=1, batch_size=8, learning_rate=1e-12)
+    settings = replace(SMALL, idf="none", idf_rate=1000.0)
+    model = tmp_path / "model"
+    train_sparse(configuration(backbone, beir, model, student=settings, pretraining=stage, training=still))
+    before = load_idf(model / ".stages" / "pretrained" / "idf.json")
+    assert any(before[word] != 1.0 for word in WORDS)
+    assert load_idf(model / "idf.json") == pytest.approx(before, rel=1e-5)
 
 
 def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:

@@ -169,7 +169,8 @@ def test_training_lowers_the_loss_and_the_model_mines_and_teaches_an_inference_f
     ("changes", "message"),
     [
         ({"head": "sampled"}, "queries network needs head full"),
-        ({"idf": "own"}, "idf sets the table"),
+        ({"idf": "own"}, "idf and idf_rate set the table"),
+        ({"idf_rate": 50.0}, "idf and idf_rate set the table"),
     ],
 )
 def test_settings_that_have_no_place_beside_a_network_of_queries_are_refused(

@@ -20,6 +20,7 @@ from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
@@ -221,6 +222,50 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
     assert batch_of(alone, student(alone)).targets.base is None
     with pytest.raises(ValueError, match=r"name objective\.base"):
         SparseObjective(info_nce=1.0, sparse_weight=0.3)
+
+
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_table_that_is_trained_starts_as_it_was_and_learns_from_the_queries_tokens(
+    tmp_path: Path, backbone: Path, beir: Path, head: Any
+) -> None:
+    fixed = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head))
+    learned = replace(fixed, student=replace(fixed.student, idf_rate=50.0))
+    stores = [fixed.train[0].load().documents]
+    model, plain = build(learned, stores).eval(), build(fixed, stores).eval()
+    torch.testing.assert_close(model(batch_of(learned, model)).total, plain(batch_of(fixed, plain)).total)
+    assert model.lexicon.encoder.query.weights == plain.lexicon.encoder.query.weights
+
+    batch = batch_of(learned, model)
+    model(batch).total.backward()
+    asked = (batch.targets.query > 0).any(dim=0).nonzero()[:, 0]
+    asked = asked if batch.targets.entries is None else batch.targets.entries[asked]
+    factors = model.log_idf_factors
+    assert factors is not None and factors.grad is not None and factors.grad.count_nonzero() > 0
+    assert set(factors.grad.nonzero()[:, 0].tolist()) <= set(asked.tolist())
+    groups = model.parameter_groups(TrainingSettings(learning_rate=1e-4))
+    assert groups is not None
+    assert [group["lr"] for group in groups if group["params"][0] is factors] == [pytest.approx(5e-3)]
+    assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in model.parameters())
+
+    # A weight of the table is what a score has of its token, in the loss as in use.
+    with torch.no_grad():
+        factors[asked] = torch.tensor(2.0).log()
+    weights, before = model.lexicon.encoder.query.weights, plain.lexicon.encoder.query.weights
+    words = [model.vocabulary[at] for at in asked.tolist()]
+    assert [weights[word] for word in words] == pytest.approx([2 * before[word] for word in words], rel=1e-6)
+    torch.testing.assert_close(model._query_weights(batch.targets), 2 * batch.targets.query)
+    torch.testing.assert_close(batch_of(learned, model).targets.query, batch.targets.query)
+
+
+def test_a_table_that_is_not_trained_is_no_parameter(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    for rate in (None, 0.0):
+        config = configuration(backbone, beir, tmp_path, student=replace(SMALL, idf_rate=rate))
+        model = build(config, [config.train[0].load().documents])
+        assert model.log_idf_factors is None and model.parameter_groups(TrainingSettings()) is None
+    with pytest.raises(ValueError, match="idf must not be own"):
+        replace(SMALL, idf="own", idf_rate=20.0)
+    with pytest.raises(ValueError, match="idf_rate must not be below 0"):
+        replace(SMALL, idf_rate=-1.0)
 
 
 def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, beir: Path) -> None:
