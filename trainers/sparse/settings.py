@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -125,7 +124,8 @@ class SparseObjective(ObjectiveSettings):
     """a score that the loss adds to the student's: BM25 over the words of the set's documents; null adds nothing"""
     sparse_weight: float = 1.0
     """weight of the student's scores if there is a base: the loss compares base + sparse_weight · student"""
-    GONE: ClassVar[Mapping[str, Any]] = {"base_share": 1.0}  # see config.gone_fields
+    base_share: float = 1.0
+    """share of the loss that compares this sum; the rest of it compares the student's scores alone"""
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
@@ -135,6 +135,10 @@ class SparseObjective(ObjectiveSettings):
             raise ValueError("all_pairs works with kl only: margin_mse compares the query's own candidates")
         if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):
             raise ValueError("sparse_weight must be above 0; it weights the student beside a base: name objective.base")
+        if not 0 < self.base_share <= 1 or (self.base is None and self.base_share != 1):
+            raise ValueError(
+                f"base_share {self.base_share}: above 0 and at most 1, and below 1 only beside a base: name objective.base"
+            )
 
 
 @dataclass(slots=True)

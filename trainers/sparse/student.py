@@ -197,9 +197,10 @@ class SparseStudent(CachedModel):
         query_weights = vectors["query"] if self.encodes_queries else self._query_weights(targets)
         sparse_scores = query_weights @ document_weights.T
         scores = sparse_scores if targets.base is None else targets.base + objective.sparse_weight * sparse_scores
-        terms = objective_terms(
-            objective, scores, targets, temperature=objective.temperature or 1.0, all_pairs=objective.all_pairs
-        )
+        terms = self._objective_terms(scores, targets)
+        if objective.base_share < 1:
+            alone, share = self._objective_terms(sparse_scores, targets), objective.base_share
+            terms = {name: share * term + (1 - share) * alone[name] for name, term in terms.items()}
         factor = self.regularization.at(self.progress.step, self.progress.steps)
         document_flops = self._document_flops(document_weights, targets.candidates, targets.entry_counts)
         # Added even if the factor is 0: with several processes every parameter needs a gradient in every step.
@@ -217,6 +218,11 @@ class SparseStudent(CachedModel):
             measures["query_flops_unweighted"] = query_flops.detach()
             measures["query_active"] = (all_queries.detach() > 0).float().sum(dim=1).mean()
         return Losses(terms, measures | self._sparsity(document_weights, targets.present, targets.entry_counts))
+
+    def _objective_terms(self, scores: Tensor, targets: SparseTargets) -> dict[str, Tensor]:
+        """The objective's terms for scores of (queries, documents)."""
+        temperature, all_pairs = self.objective.temperature or 1.0, self.objective.all_pairs
+        return objective_terms(self.objective, scores, targets, temperature=temperature, all_pairs=all_pairs)
 
     def _query_weights(self, targets: SparseTargets) -> Tensor:
         """(queries, entries), each token's IDF by the table's present state."""

@@ -81,6 +81,13 @@ def test_a_trial_may_train_the_table(config: SparseConfig) -> None:
         changed(of_each_set, "student.idf_rate=50")
 
 
+def test_a_trial_may_mix_the_losses_of_the_sum_and_of_the_student(config: SparseConfig) -> None:
+    mixed = changed(config, "half and half: objective.base=bm25; objective.sparse_weight=0.2; objective.base_share=0.5")
+    assert mixed.objective == replace(config.objective, base="bm25", sparse_weight=0.2, base_share=0.5)
+    with pytest.raises(InputError, match=r"name objective\.base"):
+        changed(config, "objective.base_share=0.5")
+
+
 def test_the_weight_of_the_set_left_out_goes_with_it(config: SparseConfig) -> None:
     before = StageSettings(
         train=[QuestionSet(Path("docs.jsonl"), questions="title"), *config.train[1:]],

@@ -218,10 +218,17 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
     scores = (bm25 + 0.3 * targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
     expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
+    model.objective = replace(objective, base_share=0.75)
+    mixed = model.loss_terms({"document": learned}, targets).terms["info_nce"]
+    scores = (targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
+    other = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
+    assert float(other) != pytest.approx(float(expected), rel=1e-2)
+    assert float(mixed) == pytest.approx(float(0.75 * expected + 0.25 * other), rel=1e-4)
     alone = replace(config, objective=SparseObjective(info_nce=1.0, kl=0.0))
     assert batch_of(alone, student(alone)).targets.base is None
-    with pytest.raises(ValueError, match=r"name objective\.base"):
-        SparseObjective(info_nce=1.0, sparse_weight=0.3)
+    for settings in ({"sparse_weight": 0.3}, {"base_share": 0.5}, {"base": "bm25", "base_share": 0.0}):
+        with pytest.raises(ValueError, match=r"name objective\.base"):
+            SparseObjective(info_nce=1.0, **settings)
 
 
 @pytest.mark.parametrize("head", ["full", "sampled"])
