@@ -55,7 +55,8 @@ class StudentSettings:
     """a text keeps this many of its heaviest terms; with head "full" also in training; null: as many as a sparse start, or
     all; a number as large as the vocabulary keeps all"""
     prune: str | None = None
-    """terms that a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null: all"""
+    """terms that a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null: as of a
+    sparse start, or all; "alpha_mass:1" keeps all"""
     document_length: int | None = None
     """tokens read of a document in use and on dev, and of a query that the network encodes; null: the last stage's"""
     query_length: int = 64

@@ -2,7 +2,7 @@
 
 A start is a backbone, a masked language model, or a sparse model in any format: a Router, a siamese SPLADE (the same
 network for queries and documents), or a masked language model with `idf.json`. The activation, the limit of terms, the
-prompts and the table of a sparse model are read with it.
+pruning, the prompts and the table of a sparse model are read with it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import locate, max_active, prompt, routes
 from opensearch_neural.models.sparse import encoder as sparse_models
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
+from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from trainers.common.settings import ROLES, Role
 from trainers.encoders import backbones
@@ -60,14 +61,21 @@ def check_start(config: SparseConfig, *, trust_remote_code: bool = False) -> Non
 
 
 def with_settings_of_start(config: SparseConfig) -> SparseConfig:
-    """`config` with the activation and the limit of terms of its start, unless it names its own.
+    """`config` with the activation, the limit of terms and the pruning of its start, unless it names its own.
 
     Raises ModelError for a sparse model that does not pool weights by their maximum, as the student does.
     """
     start, student = locate(config.start), config.student
     _, own = _document_side(start)
     most = max_active(start) if student.max_active is None else student.max_active
-    return replace(config, student=replace(student, activation=student.activation or own or "log", max_active=most))
+    pruning = student.pruning or Pruning.of_model(start)
+    student = replace(
+        student,
+        activation=student.activation or own or "log",
+        max_active=most,
+        prune=None if pruning is None else str(pruning),
+    )
+    return replace(config, student=student)
 
 
 def prompts_of_start(name_or_path: str | Path, student: StudentSettings) -> dict[Role, str]:
@@ -102,7 +110,7 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
 
 def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> None:
     """Log a warning of each thing that a sparse start has and the student does not: its activation, a prompt, its limit of
-    terms, its table."""
+    terms, its pruning, its table."""
     start = locate(name_or_path)
     _, own = _document_side(start)
     if own is not None and student.activation not in (None, own):
@@ -118,6 +126,9 @@ def warn_of_what_is_left(name_or_path: str | Path, student: StudentSettings) -> 
         logger.warning(
             "%s keeps the %s heaviest terms of a text, the student %s (student.max_active)", start, limit, most
         )
+    pruned = Pruning.of_model(start)
+    if pruned is not None and student.pruning not in (None, pruned):
+        logger.warning("%s prunes documents by %s, the student by %s (student.prune)", start, pruned, student.pruning)
     if student.idf == "train" and has_query_table(start):
         logger.warning("%s has a table of its own; the student's is counted in the train sets (student.idf)", start)
 

@@ -22,6 +22,7 @@ from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.idf import load_idf, save_idf  # noqa: E402
+from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 from trainers.common.config import to_yaml  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
@@ -183,6 +184,30 @@ def test_a_limit_of_terms_that_is_asked_for_is_used(trained: Path, beir: Path, t
     student = build(config, [QuestionSet(beir).load().documents])
     assert student.settings.max_active == 4
     assert max(map(len, student.eval().vectors(TEXTS).rows())) == 4
+
+
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_start_goes_on_with_its_pruning(
+    trained: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, head: Any
+) -> None:
+    start = Path(shutil.copytree(trained, tmp_path / "start"))
+    Pruning("max_ratio", 0.9).save(start)
+    config = configuration(start, beir, tmp_path / "model", student=replace(SMALL, head=head, idf="start"))
+    student = build(config, [QuestionSet(beir).load().documents]).eval()
+    expected = weights(load_sparse(start).encode_documents(TEXTS))
+    assert_weighs_alike(student.vectors(TEXTS), expected)
+    assert expected != weights(load_sparse(trained).encode_documents(TEXTS)), "the data shows nothing"
+    train_sparse(config)
+    assert Pruning.of_model(tmp_path / "model") == Pruning("max_ratio", 0.9)
+    assert not any("prunes" in record.getMessage() for record in caplog.records)
+    # Another rule that is asked for is used, and told; one that keeps all terms is a rule too.
+    for at, rule in enumerate(("top_k:3", "alpha_mass:1")):
+        asked = replace(config, output=tmp_path / f"asked-{at}", student=replace(config.student, prune=rule))
+        caplog.clear()
+        train_sparse(asked)
+        assert Pruning.of_model(asked.output) == Pruning.parse(rule)
+        (told,) = [line for record in caplog.records if "prunes" in (line := record.getMessage())]
+        assert told.endswith(f"prunes documents by max_ratio:0.9, the student by {rule} (student.prune)")
 
 
 def test_a_siamese_start_goes_on_with_both_prompts_where_the_network_encodes_queries(
