@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tiny import WORDS, tiny_beir, tiny_modern_bert  # noqa: E402
-from tiny_sparse import SMALL, batch_of, configuration, student  # noqa: E402
+from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
@@ -35,6 +35,7 @@ from trainers.sparse.stage_data import teachers  # noqa: E402
 from trainers.sparse.start import build  # noqa: E402
 from trainers.sparse.student_measures import measured_flops  # noqa: E402
 from trainers.sparse.tiled_head import sample_entries  # noqa: E402
+from trainers.sparse.warm_up import calibrate  # noqa: E402
 
 
 def test_a_querys_score_is_the_sum_of_idf_times_weight_over_its_distinct_tokens(
@@ -239,6 +240,8 @@ def test_a_table_that_is_trained_starts_as_it_was_and_learns_from_the_queries_to
     learned = replace(fixed, student=replace(fixed.student, idf_rate=50.0))
     stores = [fixed.train[0].load().documents]
     model, plain = build(learned, stores).eval(), build(fixed, stores).eval()
+    for each in (model, plain):
+        calibrate(each, TEXTS[:2], expansions=10, weight=0.5)
     torch.testing.assert_close(model(batch_of(learned, model)).total, plain(batch_of(fixed, plain)).total)
     assert model.lexicon.encoder.query.weights == plain.lexicon.encoder.query.weights
 
