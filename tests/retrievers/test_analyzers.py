@@ -22,7 +22,7 @@ TEXTS = {
     "dutch": "De kinderen van het kind reden op een fiets en aten een ei, terwijl mogelijkheden werkelijk gelopen",
     "norwegian": "Husene i byen var større enn båtene, og alle menneskene hadde mulighetene sine",
     "russian": "Сегодня человек сказал, что большие дома городов были красивыми и новыми",
-    "swedish": "Flickorna i städerna sade att deras vänner hade möjligheter, sitt eget och sina båtar",
+    "swedish": "Flickorna i städerna sade att deras vänner hade möjligheter, och såg sina båtar",
 }
 
 
