@@ -18,7 +18,6 @@ TEXTS = {
     "Relational conditional rationally hopping Bob’s apologies assembly biology flying days",
     "german": "Die Häuser der Städte waren größer als unsere neuen Straßen, weil es dass Quelle Goethe Mueller heißeste "
     "gab. Rasenmähern, Kindern, Autos, schönste Blumen, kleiner, Quallen, Zuege und Feuer",
-    "danish": "Husene i byen var større, fordi mange mennesker boede hos deres venner, hvilket de ikke vidste",
     "dutch": "De kinderen van het kind reden op een fiets en aten een ei, terwijl mogelijkheden werkelijk gelopen",
     "norwegian": "Husene i byen var større enn båtene, og alle menneskene hadde mulighetene sine",
     "russian": "Сегодня человек сказал, что большие дома городов были красивыми и новыми",

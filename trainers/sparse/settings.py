@@ -236,8 +236,8 @@ class BM25Settings:
     """The BM25 that a search adds the student to. It is computed without a cluster, as an index with these settings does."""
 
     analyzer: str = "english"
-    """how texts are cut into terms, as `osn ingest --analyzer` names it: standard, english, german, danish, dutch,
-    norwegian, russian or swedish"""
+    """how texts are cut into terms, as `osn ingest --analyzer` names it: standard, english, german, dutch, norwegian,
+    russian or swedish"""
     k1: float = K1
     """how slowly repeated words saturate, from 0"""
     b: float = B
