@@ -30,7 +30,8 @@ command that made the result. Lists may follow the names; semicolons separate th
                                               without these measures, and without these engines; the goals too
     <!-- runs: NAME, NAME: ENGINE; BASELINE; SET -->
                                               the gains of the same models in several results, with the code of each
-    <!-- idf-shares: NAME -->                 the gain of IDF at retrieval, and the further gain of IDF in training
+    <!-- idf-shares: NAME -->                 the gain of IDF at retrieval, the further gain of IDF in training, and
+                                              the terms of a document
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME, NAME: MEASURE, MEASURE; MEASURE -->
                                               the engines' costs in the first result, and their quality in the others,

@@ -15,7 +15,8 @@ each set at most 2,000 judged queries are used, taken evenly.
 
 Cost: all engines search an index of documents resampled from COST_SET with the model's vectors (`osn bench grow`), under
 load and in random turns. Also measured: how much of the exact result's score they keep, the bytes a document of an index
-with what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
+with what the engine needs, documents encoded a second on this machine (all models in turns), and the terms that the
+model gives a document.
 
 --dense adds `hybrid` and two cascades, in indexes with dense vectors and codes. A trained model gets only the cascade after
 bm25-sparse: its quality with every seed, its cost with the first. ONNX Runtime encodes the queries in 8 bits. OPQ, learned

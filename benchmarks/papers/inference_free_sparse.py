@@ -559,7 +559,8 @@ def distillation_goal(table: Table) -> Goal:
 
 def idf_shares(rows: Sequence[Row]) -> str:
     """A line for each set and λ: nDCG@10 of the student without IDF, the points that the searched corpus's IDF adds at
-    retrieval, and the further points that IDF in training adds."""
+    retrieval, the further points that IDF in training adds, and the terms of a document without and with IDF in training:
+    all (the paper's expansion rate, section 5.4.2), and in brackets those that its text does not have."""
     seeds = sorted({row.seed for row in rows if row.seed is not None})
     table, lines = Table(rows, seeds), []
     for name, weight in itertools.product(table.sets, LAMBDAS):
@@ -569,8 +570,16 @@ def idf_shares(rows: Sequence[Row]) -> str:
         in_training = table.difference(name, both, search, "nDCG@10")
         if start and at_retrieval and in_training:
             shares = [with_interval(in_points(share)) for share in (at_retrieval, in_training)]
-            lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares])
-    return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
+            terms = [expansion(table, name, engine) for engine in (neither, both)]
+            lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares, *terms])
+    header = ["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"]
+    return as_table([*header, "trained without: terms (added)", "trained with: terms (added)"], lines)
+
+
+def expansion(table: Table, name: str, engine: str) -> str:
+    """ "357 (307)": the terms of a document, and those of them that its text does not have; "–" if not measured."""
+    terms, added = (table.value(name, engine, measure) for measure in ("active terms", "expansion terms"))
+    return f"{terms.value:.0f} ({added.value:.0f})" if terms and added else "–"
 
 
 TABLES = {"idf-shares": idf_shares}

@@ -6,6 +6,7 @@ One file per way to retrieve:
 
 opensearch.py          a cluster, with any request body; also measures latency
 bm25.py                BM25 with bm25s
+analyzers.py           the terms of OpenSearch's analyzers, for bm25.py
 exact_sparse.py        scores every document by its sparse vector
 faiss.py               exact dense search, and search by codes
 exact_multi_vector.py  exact search over several vectors per document

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import pytest
 
+from opensearch_neural import queries
 from opensearch_neural.errors import InputError
 from opensearch_neural.retrievers.bm25 import BM25Retriever
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 IDS = ["a", "b", "c"]
 TEXTS = ["cats and dogs", "the cat", "birds, birds; fish"]
@@ -65,3 +71,56 @@ def test_no_queries_give_an_empty_run() -> None:
 def test_what_cannot_be_indexed_is_refused(ids: list[str], texts: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         BM25Retriever(ids, texts)
+
+
+SENTENCES = {
+    "english": [
+        "The owner's dogs were running through technologies of the city.",
+        "A dog possibly owns nothing; it ran, and runs, and is running.",
+        "Cities and their technology: owners of houses, houses of owners.",
+        "Nothing is as it was.",
+    ],
+    "german": [
+        "Die Häuser der Städte waren größer als die Straßen.",
+        "Ein Haus in der Stadt, ein Häuschen auf dem Land, und alle Häuser.",
+        "Das Wasser der Flüsse fließt durch Länder und Städte.",
+        "Unsere Straße ist das, was sie war.",
+    ],
+}
+QUESTIONS = {
+    "english": ["which dog runs", "technologies of a city", "the owners' houses", "house house dog"],
+    "german": ["großes Haus in der Stadt", "Strassen und Haeuser", "unsere Flüsse", "Land der Wasser"],
+}
+
+
+@pytest.mark.parametrize(("analyzer", "k1", "b"), [("english", 1.2, 0.75), ("german", 1.2, 0.75), ("german", 0.9, 0.4)])
+def test_with_the_analyzer_of_an_index_scores_are_those_of_its_match_queries(
+    client: OpenSearch, index_name: str, analyzer: str, k1: float, b: float
+) -> None:
+    """Exactly up to 40 terms a document; beyond, Lucene rounds the length down, which raises its scores by a few percent."""
+    short = SENTENCES[analyzer]
+    texts = [*short, *(" ".join(short[at:] + short * count + short[:at]) for at in range(4) for count in (2, 5, 9))]
+    documents = {f"d{at}": text for at, text in enumerate(texts)}
+    client.indices.create(
+        index=index_name,
+        body={
+            "settings": {
+                "number_of_shards": 1,
+                "number_of_replicas": 0,
+                "similarity": {"default": {"type": "BM25", "k1": k1, "b": b}},
+            },
+            "mappings": {"properties": {"contents": {"type": "text", "analyzer": analyzer}}},
+        },
+    )
+    lines = [line for id, text in documents.items() for line in ({"index": {"_id": id}}, {"contents": text})]
+    assert not client.bulk(index=index_name, body=lines, refresh=True)["errors"]
+    asked = {text: text for text in QUESTIONS[analyzer]}
+    theirs = OpenSearchRetriever(client, index_name, "bm25", lambda text, k: queries.bm25(text, size=k)).retrieve(
+        asked, 20
+    )
+    ours = BM25Retriever(list(documents), texts, analyzer=analyzer, k1=k1, b=b).retrieve(asked, 20)
+    for text in asked:
+        assert ours[text].keys() == theirs[text].keys() and ours[text]
+        for id, score in ours[text].items():
+            assert theirs[text][id] >= score * (1 - 1e-5)
+            assert theirs[text][id] == pytest.approx(score, rel=1e-5 if documents[id] in short else 0.08)

@@ -97,15 +97,17 @@ def sample_candidates(
     return chosen, rows
 
 
-def candidate_rows(data: TrainingData, negatives: int = 1) -> npt.NDArray[np.int64] | None:
-    """Rows, ascending, of all queries' candidates: their positives and hard negatives, which are all that a teacher encodes.
+def candidate_rows(data: TrainingData, negatives: int = 1, *, depth: int | None = None) -> npt.NDArray[np.int64] | None:
+    """Rows, ascending, of all queries' candidates, which are all that a teacher encodes: their positives and the first
+    `depth` hard negatives of each (None: all).
 
     None if these are all documents, or if a query has fewer than `negatives` hard negatives: training draws random documents
     for it, or mines.
     """
     if np.diff(data.negatives.offsets).min(initial=negatives) < negatives:
         return None
-    rows = np.unique(np.concatenate([data.positives.values, data.negatives.values])).astype(np.int64)
+    drawn = data.negatives.values if depth is None else np.concatenate([rows[:depth] for rows in data.negatives])
+    rows = np.unique(np.concatenate([data.positives.values, drawn])).astype(np.int64)
     return rows if len(rows) < len(data.documents) else None
 
 

@@ -51,7 +51,12 @@ class Teaching:
     """How a teacher is loaded, and what is kept of it."""
 
     kind: TeacherKind | None = setting(None, "Kind of MODEL.  [default: by its files]", type=click.Choice(KINDS))
-    depth: int = setting(DEPTH, "Hard negatives of a query that a cross-encoder scores.")
+    depth: int | None = setting(
+        None,
+        "Hard negatives of a query, the hardest first, that a cross-encoder scores, or others encode: candidates.depth of "
+        f"the training.  [default: {DEPTH} for a cross-encoder, else all]",
+        type=click.IntRange(min=1),
+    )
     """All positives are scored too."""
     precision: StoredPrecision = setting(
         "float16", "Number format of stored vectors.", type=click.Choice(["float16", "float32"])
@@ -103,7 +108,7 @@ def teach(
     if info.kind == "dense":
         settings["precision"] = teaching.precision
     elif info.kind == "cross-encoder":
-        pairs = _pairs(data, teaching.depth)
+        pairs = _pairs(data, teaching.depth or DEPTH)
         settings["pairs"] = _pairs_hash(pairs)
     if info.kind == "cross-encoder" or _has_begun_all(output):
         candidates = None
@@ -239,7 +244,7 @@ def _score_pairs(predict: ScoresOfPairs, name: str, data: TrainingData, pairs: R
     "--negatives",
     type=click.Path(path_type=Path),
     help="Hard negatives by `osn data mine`. A cross-encoder scores them; others leave out documents that are no query's "
-    "positive or negative.",
+    "positive or negative (see --depth).",
 )
 @click.option(
     "--all-documents",
@@ -274,7 +279,7 @@ def teach_command(
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
     rows = None
     if not all_documents:
-        rows = candidate_rows(training)
+        rows = candidate_rows(training, depth=teaching.depth)
         without = int((np.diff(training.negatives.offsets) == 0).sum())
         if 0 < without < len(training):
             logger.warning(

@@ -137,7 +137,8 @@ def check_encoded(teacher: Teacher, data: TrainingData, *, negatives: int, depth
         raise InputError(
             f"{encoded}, and not {len(missing)} others that queries are compared with, such as "
             f"{data.documents.ids[missing[0]]!r}: its cache is for other negatives",
-            "run osn data teach with the same --negatives, or with --all-documents, and another --output",
+            "run osn data teach with the same --negatives and a --depth of candidates.depth, or with --all-documents, and "
+            "another --output",
         )
 
 

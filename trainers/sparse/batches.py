@@ -4,6 +4,7 @@ teachers' scores."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,8 @@ class SparseCollate(WholeBatchCollator):
             self.idf = [Lexicon.of([data.documents], tokenizer, size, config.student).idf for data in sets]
         self.bm25: list[BM25Retriever] = []
         if objective.base == "bm25":
-            self.bm25 = [BM25Retriever(data.documents.ids, data.documents.values()) for data in sets]
+            settings = asdict(config.bm25)
+            self.bm25 = [BM25Retriever(data.documents.ids, data.documents.values(), **settings) for data in sets]
 
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> SparseBatch:
         at, texts = items[0].at, self.texts

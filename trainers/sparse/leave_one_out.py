@@ -79,7 +79,7 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
 
     Every set of `config.train` is left out once; a trial may train on more sets. Trainings are stored in a folder of the
     output; finished ones are not repeated. Raises InputError for a single train set, two sets of one name, a trial that
-    lacks a set, two trials of one name, and invalid settings.
+    lacks a set or changes bm25, two trials of one name, and invalid settings.
     """
     sets = [settings.title for settings in config.train]
     if len(sets) < 2 or len(set(sets)) < len(sets):
@@ -97,6 +97,11 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
         if name == NOT_TRAINED or names.count(name) > 1:
             raise InputError(
                 f"--try {name}: two lines of the table would have this name", "use another name: 'NAME: FIELD=VALUE'"
+            )
+        if trial_config.bm25 != config.bm25:
+            raise InputError(
+                f"--try {name}: gains over different BM25s cannot be compared",
+                "give bm25 in the configuration, or with --set",
             )
         if missing := [left.title for left in config.train if left not in trial_config.train]:
             raise InputError(

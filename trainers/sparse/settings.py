@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.sparse.pruning import Pruning
+from opensearch_neural.retrievers.analyzers import check_analyzer
+from opensearch_neural.retrievers.bm25 import K1, B
 from trainers.common.settings import (
     FOLDER,
     NONE_DISTILS,
@@ -122,7 +125,8 @@ class SparseObjective(ObjectiveSettings):
     all_pairs: bool = False
     """kl compares all documents of the batch, not only the query's candidates; teachers must be siamese"""
     base: Literal["bm25"] | None = None
-    """a score that the loss adds to the student's: BM25 over the words of the set's documents; null adds nothing"""
+    """a score that the loss adds to the student's: BM25 over the words of the set's documents, with the settings of `bm25`;
+    null adds nothing"""
     sparse_weight: float = 1.0
     """weight of the student's scores if there is a base: the loss compares base + sparse_weight · student"""
     base_share: float = 1.0
@@ -241,6 +245,24 @@ Stage = TypeVar("Stage", bound=StageSettings)
 
 
 @dataclass(slots=True)
+class BM25Settings:
+    """The BM25 that a search adds the student to. It is computed without a cluster, as an index with these settings does."""
+
+    analyzer: str = "english"
+    """how texts are cut into terms, as `osn ingest --analyzer` names it: standard, english, german, dutch, norwegian,
+    russian or swedish"""
+    k1: float = K1
+    """how slowly repeated words saturate, from 0"""
+    b: float = B
+    """how much long documents are discounted, from 0 to 1"""
+
+    def __post_init__(self) -> None:
+        check_analyzer(self.analyzer)
+        if not (0 <= self.k1 < math.inf and 0 <= self.b <= 1):
+            raise ValueError(f"k1 {self.k1:g} and b {self.b:g}: k1 must be at least 0, b from 0 to 1")
+
+
+@dataclass(slots=True)
 class SparseConfig(StageSettings):
     """The settings of `osn train sparse`. The fields of StageSettings are for the last stage, fine-tuning."""
 
@@ -252,6 +274,8 @@ class SparseConfig(StageSettings):
     """directory or hub id of a backbone or a sparse model"""
     student: StudentSettings = field(default_factory=StudentSettings)
     """the query table, and the head of the document encoder"""
+    bm25: BM25Settings = field(default_factory=BM25Settings)
+    """the BM25 of the sum: in the loss with `objective.base`, and on dev"""
     warm_up: WarmUpSettings = field(default_factory=WarmUpSettings)
     """the first state of a new head, for a backbone without one"""
     pretraining: StageSettings | None = None

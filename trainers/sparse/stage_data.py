@@ -114,7 +114,7 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
 
 
 def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
-    """A model's scores for a set, computed if missing. If queries are compared with a small part of the corpus, only that
+    """A model's scores for a set, computed if missing. If queries are compared with less than half of the corpus, only that
     part is encoded."""
     depth = config.candidates.depth
     needed = data if name == LEXICAL else with_candidates_alone(data, config.candidates)
@@ -128,7 +128,9 @@ def with_candidates_alone(data: TrainingData, candidates: SparseCandidates) -> T
     """`data` without the documents that are no query's candidate, if these are more than half; else `data`.
 
     A query's candidates are the documents that its examples name, of the hard negatives the first `candidates.depth`. A
-    query with too few hard negatives gets random ones of all documents, so then all documents stay.
+    query with too few hard negatives gets random ones of all documents, so then all documents stay. They also stay if they
+    are at most twice as many as the candidates: encoding all of them costs at most twice as much, and other trainings on the
+    set, whatever negatives they draw, find the scores in the same folder.
     """
     examples = range(len(data))
     negatives = [data.negatives[index][: candidates.depth].tolist() for index in examples]

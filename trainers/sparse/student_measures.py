@@ -6,6 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,7 @@ from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.ranking import Ranking
 from trainers.data.dev_sets import DEPTH, DevSet, Retrieve, dev_measured, dev_measures, means_of
 from trainers.sparse.lexicon import Lexicon
+from trainers.sparse.settings import BM25Settings
 from trainers.sparse.student import SparseStudent
 
 logger = logging.getLogger(__name__)
@@ -34,17 +36,21 @@ SUM, ALONE = "BM25 + sparse", "sparse alone"
 class DevRetrieval:
     """Retrieval over dev sets with the student in its present state, alone and added to BM25, and its sparsity.
 
-    With IDF "own", each dev set uses the statistics of its own documents, else those of the student's lexicon.
+    bm25: of the baseline, and of the sum. With IDF "own", each dev set uses the statistics of its own documents, else
+    those of the student's lexicon.
     """
 
-    def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
+    def __init__(self, student: SparseStudent, sets: Sequence[DevSet], bm25: BM25Settings) -> None:
         self.student, self.sets = student, list(sets)
         settings, tokenizer, size = student.settings, student.tokenizers["document"], len(student.head.weight)
         # By id(documents): `retrieve` gets a set's documents, and nothing else that names the set.
         self.own: dict[int, Lexicon] = {}
         if settings.idf == "own":
             self.own = {id(dev.documents): Lexicon.of([dev.documents], tokenizer, size, settings) for dev in sets}
-        self.bm25 = {id(dev.documents): BM25Retriever(list(dev.documents), dev.documents.values()) for dev in sets}
+        self.bm25 = {
+            id(dev.documents): BM25Retriever(list(dev.documents), dev.documents.values(), **asdict(bm25))
+            for dev in sets
+        }
         self.encoded: dict[int, csr_matrix] = {}
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}

@@ -137,7 +137,7 @@ def train_stage(
     sets = mined(config, prepared.train, miner)
     stores = [data.documents for data in sets] if lexicon is None else lexicon
     student = build(config, stores, trust_remote_code=trust_remote_code)
-    dev = DevRetrieval(student, prepared.dev) if prepared.dev else None
+    dev = DevRetrieval(student, prepared.dev, config.bm25) if prepared.dev else None
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
     taught = teachers(config, sets)
 

@@ -326,7 +326,9 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     # Without --beside the same, from what is kept, and what the sparse vectors cost and gain by themselves.
     whole = rows_of("whole", "--dense", str(dense), "--arm", arm, "--seeds", "1,2")
     every_one = {row.key: row for row in whole}
-    assert [row for row in of_arm if every_one.get(row.key) != row] == []
+    once = [row for row in of_arm if row.measure != cost.RATE]  # rates are measured anew, all in turns
+    assert [row for row in once if every_one.get(row.key) != row] == []
+    assert {row.key for row in of_arm} <= every_one.keys()
     terms = {(row.engine, row.variant) for row in whole if row.measure == "active terms"}
     assert {(SUM_CASCADE, arm), (SUM_CASCADE, PUBLISHED), (RARE_CASCADE, PUBLISHED)} <= terms
     assert (RARE_CASCADE, arm) not in terms
@@ -501,6 +503,39 @@ def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: 
     for other in ({}, {"heap": "2g"}, {"clients": (1,)}, {"minutes": 2.0}, {}):
         cost.load_rows(nobody, nobody, replace(experiment, **cast(Any, other)), 100, model, with_dense=False)
     assert len({*folders}) == 4 and folders[0] == folders[-1]
+
+
+def test_the_encoders_of_all_arms_take_turns_and_their_rates_are_kept_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each arm was timed alone, so a rate also told what else the machine did then."""
+    called: list[str] = []
+
+    class Encoder:
+        def __init__(self, sparse: str) -> None:
+            self.sparse = sparse
+
+        def vectors(self, documents: list[int]) -> None:
+            called.append(self.sparse)
+
+    monkeypatch.setattr(cost, "COST_SET", "set0")
+    monkeypatch.setattr(cost, "TURN", 4)
+    monkeypatch.setattr(cost, "Encoders", Encoder)
+    monkeypatch.setattr(cost, "load_sparse", str)
+    monkeypatch.setattr(cost, "corpus_of", str)
+    monkeypatch.setattr(cost, "read_corpus", lambda corpus: iter(range(14)))
+    monkeypatch.setattr(models.Experiment, "on_corpus", lambda self, model, name: model.name)
+    experiment, arm = experiment_of_nine_sets(tmp_path), MeasuredEngine("trained 10 minutes", 1)
+    both = [MeasuredEngine(PUBLISHED), arm]
+    rows = cost.encoding_rates(experiment, both)
+    # Once before, then three turns, each begun by another one.
+    assert called == [PUBLISHED, arm.name] * 2 + [arm.name, PUBLISHED] + [PUBLISHED, arm.name]
+    assert [(row.engine, row.variant) for row in rows] == [
+        (engine, model.name) for model in both for engine in SPARSE_ENGINES
+    ]
+    assert all(row.set == "set0, encoding" and row.measure == "documents encoded a second" for row in rows)
+    names = [cost.encoding_name(experiment, each) for each in (both, both[::-1], both[:1], both[1:])]
+    assert names[0] == names[1] and len({*names}) == 3 and names[2] == f"encoding-{slug(PUBLISHED)}"
 
 
 def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: Path) -> None:

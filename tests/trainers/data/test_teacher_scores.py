@@ -421,6 +421,28 @@ def test_all_documents_are_candidates_of_a_query_without_hard_negatives(
     assert candidate_rows(data) is None, "its documents are all somebody's"
 
 
+def test_negatives_beyond_the_depth_are_no_candidates(judged: TrainingData) -> None:
+    deep = judged.take(range(3), negatives=[[3, 6], [1, 7], [3, 0]])
+    for depth, expected in ((None, [0, 1, 3, 5, 6, 7]), (2, [0, 1, 3, 5, 6, 7]), (1, [1, 3, 5])):
+        rows = candidate_rows(deep, depth=depth)
+        assert rows is not None and rows.tolist() == expected
+
+
+def test_the_command_encodes_no_negatives_beyond_its_depth(judged: TrainingData, tmp_path: Path) -> None:
+    """q0 has two hard negatives, and training with candidates.depth 1 draws the first."""
+    first = judged.take(range(3), negatives=[row[:1].tolist() for row in judged.negatives])
+    encoded = {}
+    for name, depth in (("all", []), ("first", ["--depth", "1"])):
+        arguments = ["lexical", str(tmp_path / "judged"), "--output", str(tmp_path / name), *depth]
+        assert CliRunner().invoke(teach_command, arguments, catch_exceptions=False).exit_code == 0
+        encoded[name] = json.loads((tmp_path / name / "teacher.json").read_text())["candidates"]["rows"]
+    assert encoded == {"all": 4, "first": 3}
+    teacher = open_teacher(tmp_path / "first", judged)
+    check_encoded(teacher, first, negatives=1, depth=1)
+    with pytest.raises(InputError, match="its cache is for other negatives"):
+        check_encoded(teacher, judged, negatives=1, depth=2)
+
+
 def interrupting(monkeypatch: pytest.MonkeyPatch, at: int) -> list[list[str]]:
     """Makes dense encoders stop, once, at call `at` for documents; returns the texts of all calls that follow."""
     calls: list[list[str]] = []

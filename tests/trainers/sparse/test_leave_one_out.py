@@ -160,6 +160,7 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
         ({}, ["a: training.steps=6", "a: training.steps=8"], "two lines of the table would have this name"),
         ({}, ["training.steps=6", "training.steps=6"], "two lines of the table would have this name"),
         ({}, ["not trained: training.steps=6"], "two lines of the table would have this name"),
+        ({}, ["k: bm25.k1=0.9"], "gains over different BM25s cannot be compared"),
         ({"student": replace(SMALL, queries="network", head="full")}, ["training.steps=6"], "--try measures BM25"),
     ],
 )

@@ -81,11 +81,11 @@ def test_dev_measures_rank_by_what_the_network_makes_of_a_query(tmp_path: Path, 
     config = configuration(backbone, beir, tmp_path, student=SPLADE, objective=objective)
     dev = dev_set(config.train[0].load(), queries=5, documents=20, seed=0)
     model = student(config)
-    retrieval = DevRetrieval(model, [dev])
+    retrieval = DevRetrieval(model, [dev], config.bm25)
     retrieval.measures()
     documents = model.vectors(list(dev.documents.values())).to_scipy()
     scores = (model.vectors(list(dev.queries.values())).to_scipy() @ documents.T).toarray()
-    bm25 = BM25Retriever(list(dev.documents), dev.documents.values()).retrieve(dev.queries, 100)
+    bm25 = BM25Retriever(list(dev.documents), dev.documents.values(), analyzer="english").retrieve(dev.queries, 100)
     alone = retrieval.alone(dev.queries, dev.documents)
     summed = retrieval.trained_sum(dev.queries, dev.documents)
     for query, row in zip(dev.queries, scores, strict=True):

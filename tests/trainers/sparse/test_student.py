@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E4
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.batches import SparseCollate  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
+    BM25Settings,
     RegularizationSettings,
     SparseCandidates,
     SparseObjective,
@@ -195,12 +196,14 @@ def test_estimated_flops_are_those_of_the_whole_vocabulary_on_average(
     )
 
 
-@pytest.mark.parametrize("head", ["full", "sampled"])
+@pytest.mark.parametrize(
+    ("head", "bm25"), [("full", BM25Settings()), ("sampled", BM25Settings("german", k1=0.5, b=0.2))]
+)
 def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
-    tmp_path: Path, backbone: Path, beir: Path, head: Any
+    tmp_path: Path, backbone: Path, beir: Path, head: Any, bm25: Any
 ) -> None:
     objective = SparseObjective(info_nce=1.0, kl=0.0, base="bm25", sparse_weight=0.3)
-    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head), objective=objective)
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head), objective=objective, bm25=bm25)
     model = student(config)
     batch = batch_of(config, model)
     targets, (part,) = batch.targets, batch.parts["document"]
@@ -211,12 +214,13 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
     drawn = RetrievalData([data], negatives=1, depth=10)
     items = [drawn[Visit(index, 0, 0, 1)] for index in range(6)]
     documents = [data.documents.ids[row] for row in unique_documents(items)]
-    run = BM25Retriever(data.documents.ids, data.documents.values()).retrieve(
+    settings = asdict(config.bm25)
+    run = BM25Retriever(data.documents.ids, data.documents.values(), **settings).retrieve(
         {str(index): data.example(index).query for index in range(6)}, len(data.documents)
     )
-    bm25 = torch.tensor([[run[str(index)].get(document, 0.0) for document in documents] for index in range(6)])
-    assert float(bm25.max()) > 0
-    scores = (bm25 + 0.3 * targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
+    base = torch.tensor([[run[str(index)].get(document, 0.0) for document in documents] for index in range(6)])
+    assert float(base.max()) > 0
+    scores = (base + 0.3 * targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
     expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
     model.objective = replace(objective, base_share=0.75)
