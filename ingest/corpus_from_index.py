@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,6 +76,9 @@ Lines = list[bytes]
 BEFORE_INDEX = b"\t"
 """Not in JSON as it is written here."""
 
+ITS_ID = re.compile(rb'\A\{"_id": "(?:[^"\\]|\\.)*"(?:, )?')
+"""The beginning of a record, with its `_id`."""
+
 
 def is_index(corpus: str) -> bool:
     """Whether a corpus is named as an index of the cluster."""
@@ -100,15 +104,22 @@ class CopiedIndex(str):
 
 
 def copy_index(
-    client: OpenSearch, corpus: str, file: IO[bytes], note: Callable[[str], None] = lambda index: None
+    client: OpenSearch,
+    corpus: str,
+    file: IO[bytes],
+    note: Callable[[str], None] = lambda index: None,
+    *,
+    ids: bool = True,
 ) -> int:
-    """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and `_source`; returns their number.
+    """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and `_source`, in the order of their
+    `_id`s; returns their number.
 
     INDEX may be an alias or a pattern of several indexes. Of an index that `osn` wrote, stored vectors are left out. Raises
     InputError if documents have no `_source` or are split into passages, or if the index cannot be read whole; ClusterError
     if the cluster refuses a request.
 
     note: called with the index of each line
+    ids: whether to write the `_id`; not if a field of `_source` is the id, beside which a record may have no `_id`
     """
     index = corpus.removeprefix(PREFIX)
     if not index:
@@ -136,7 +147,7 @@ def copy_index(
         written = 0
         for line in merge(*sorted_parts):
             record, _, name = line.rpartition(BEFORE_INDEX)
-            file.write(record + b"\n")
+            file.write((record if ids else ITS_ID.sub(b"{", record, count=1)) + b"\n")
             note(name[:-1].decode())
             written += 1
     return written
@@ -173,7 +184,7 @@ def plain_fields(client: OpenSearch, corpus: str, mappings: Mapping[str, Any], n
         for field, mapping in {**properties, **{name: mapping_of(properties, name) or {} for name in part_of}}.items():
             if field in part_of:
                 here: dict[str, Any] | None = {}
-            elif field in RESERVED_FIELDS:
+            elif field in RESERVED_FIELDS or field == _id_field(names):
                 continue
             else:
                 here = plain_mapping(mapping, ignore_malformed=malformed)
@@ -310,8 +321,15 @@ def other_for_queries(
             there |= {field for field in told for path in part_of if f"{field}.".startswith(f"{path}.")}
             other |= {field: change for field, change in told.items() if field not in there}
     filled = {name for name, each in mapped.items() if each.get("type") == "alias"} | _copied_to(mapped)
+    if (id_field := _id_field(names)) is not None and mapping_of(properties, id_field) is not None:
+        other[id_field] = "called _id there"
     copies = _copied_to(properties) - filled - {*part_of}
     return other | dict.fromkeys(sorted(copies), "not there")
+
+
+def _id_field(names: FieldNames) -> str | None:
+    """The field of `_source` that was named as that of the ids; None if `_id` is the id."""
+    return None if "_id" in names.id else names.id[0]
 
 
 def _parts_in(properties: Mapping[str, Any], names: FieldNames) -> dict[str, str]:

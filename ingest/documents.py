@@ -47,6 +47,7 @@ from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, documents_of, existing_named_record, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
+from opensearch_neural.index.sparse_scale import keep_sparse_scale
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.pruning import Pruning
@@ -96,8 +97,8 @@ class Documents:
     patience: seconds to retry each request of a write
 
     Close it at the end, or use it in a `with`: it then counts the documents of a shard and stores the number in the index's
-    record, for the windows of searches, as `osn ingest` does. In long use it also does so whenever the index may have
-    doubled.
+    record, for the windows of searches, as `osn ingest` does. If the index has more than doubled, it also measures the scale
+    of the sparse scores again, for the weight of bm25-sparse. In long use it does so whenever the index may have doubled.
 
     Raises ModelError if a model is not on this machine or is not the index's, ClusterError if there is no such index.
     """
@@ -166,22 +167,27 @@ class Documents:
         self.close()
 
     def close(self) -> None:
-        """Store the number of a shard's documents in the record of each index that got documents."""
+        """Store what searches use in the record of each index that got documents (`_keep_measures`)."""
         for index, created in self._created.items():
             if created:
-                self._keep_shard_documents(index)
+                self._keep_measures(index)
 
-    def _keep_shard_documents(self, index: str) -> None:
+    def _keep_measures(self, index: str) -> None:
+        """Store the number of a shard's documents and the scale of the sparse scores, each if the index has outgrown it."""
         created, self._created[index] = self._created[index], 0
+        measure = "number of documents of a shard"
         try:
             with translate_errors():
                 if existing_record(self.client, index).unfinished:
-                    return  # the ingest that is writing stores the number at its end
+                    return  # the ingest that is writing stores both at its end
                 segments.refresh(self.client, index)
                 self._counted[index] = keep_shard_documents(self.client, index)
+                if self._encoders.sparse is not None:
+                    measure = "scale"
+                    keep_sparse_scale(self.client, index, self._encoders.sparse.query)
         except OsnError as error:
             self._counted[index] += created  # so that not every write tries this and warns
-            log.warning("the number of documents of a shard of %s could not be stored: %s", index, error.message)
+            log.warning("the %s of %s could not be stored: %s", measure, index, error.message)
 
     @translate_errors()
     def add(self, documents: Iterable[Document | Mapping[str, Any]], *, refresh: bool = True) -> Written:
@@ -210,7 +216,7 @@ class Documents:
                 segments.refresh(self.client, self.index)
         for index, created in self._created.items():
             if created > self._counted[index]:
-                self._keep_shard_documents(index)
+                self._keep_measures(index)
         return written
 
     def _id_of(self, record: object) -> str:

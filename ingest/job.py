@@ -110,7 +110,8 @@ def _write(
 ) -> Report:
     """Write the corpus into the index of the job, under a lease of the index. alias_lease: that of the job's alias."""
     letters = letters_path(job.dead_letters, file_stem(job.alias or job.index), corpus.path)
-    with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
+    reading = spooled(corpus.path, client, id_field=corpus.id_field)
+    with translate_errors(), patience(job.writing.retry.patience), reading as place:
         check_whole(job, corpus, place)
         read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
         from_letters = is_dead_letter_file(Path(place))

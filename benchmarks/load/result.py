@@ -157,7 +157,7 @@ def strain_lines(levels: Levels) -> list[str]:
 
 def level_table(measurement: Measurement, level: Level, row: Mapping[str, Cell]) -> str:
     """One table: a line for each engine, quality beside cost. Brackets are 95% intervals; an empty cell means unknown or too
-    few requests, and ∞ that failures reach the percentile."""
+    few requests, – that there is no ratio (the baseline has none), and ∞ that failures reach the percentile."""
     quality, rows = _quality(measurement), list[Row]()
     for name, cell in row.items():
         rows += [replace(of_engine, level=level.label) for of_engine in quality if of_engine.engine == name]
@@ -177,7 +177,11 @@ def level_table(measurement: Measurement, level: Level, row: Mapping[str, Cell])
             return "∞"
         return with_interval(row) if row.kind == "ratio" else number(row.value)
 
-    return result_table(rows, [column for column in shown if column in columns], text=as_text) + _lacking(row)
+    no_ratio = dict.fromkeys(
+        (column for column in shown if column.endswith(f" / {measurement.settings.baseline}")), "–"
+    )
+    shown = [column for column in shown if column in columns]
+    return result_table(rows, shown, text=as_text, unknown=no_ratio) + _lacking(row)
 
 
 def _lacking(row: Mapping[str, Cell]) -> str:

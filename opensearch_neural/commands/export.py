@@ -29,6 +29,8 @@ def ml_commons(
 ) -> None:
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
 
+    Of a model whose queries a network encodes, the encoder alone is written: it serves queries, too.
+
     \b
     osn model export ml-commons models/sparse --output exported
     osn model export ml-commons models/lexical --output exported --queries-only

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from opensearch_neural.evaluation.results import Row
@@ -48,12 +49,14 @@ def result_table(
     intervals: bool = False,
     sets: bool = False,
     text: Callable[[Row], str] | None = None,
+    unknown: Mapping[str, str] | None = None,
 ) -> str:
     """The rows as a Markdown table: a line for each set and engine.
 
     shown: the columns; None: all. sets: name the set even if there is only one. text: how a row's value is written; None: by
-    `cell`
+    `cell`. unknown: {column: what is written there if a line has no row}; in other columns nothing
     """
+    written = text or partial(cell, intervals=intervals)
     columns, lines = pivot(rows)
     if shown is not None:
         columns = list(shown)
@@ -65,10 +68,7 @@ def result_table(
         [
             [
                 *([data, engine] if sets else [engine]),
-                *(
-                    text(values[name]) if text and name in values else cell(values.get(name), intervals)
-                    for name in columns
-                ),
+                *(written(values[name]) if name in values else (unknown or {}).get(name, "") for name in columns),
             ]
             for data, engine, values in lines
         ],

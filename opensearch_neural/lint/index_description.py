@@ -28,6 +28,8 @@ class IndexDescription:
     """The most terms of a `terms` query."""
     fields: Mapping[str, Mapping[str, Any]] | None = None
     """{full name: mapping}; None if not known"""
+    several: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """{index: its fields}, if the name stands for several indexes; else empty"""
     default_pipeline: str | None = None
     """The search pipeline for requests that name none."""
     pipelines: Mapping[str, dict[str, Any]] = field(default_factory=dict)
@@ -50,12 +52,14 @@ class IndexDescription:
             raise ClusterError(f"there is no index {index!r} on this cluster")
         answer = next(iter(answers.values()))
         settings = {**answer.get("defaults", {}), **answer.get("settings", {})}
+        fields = {name: dict(_fields(each["mappings"])) for name, each in answers.items()}
         return cls(
             max_result_window=int(settings.get("index.max_result_window", MOST_HITS)),
             max_rescore_window=int(settings.get("index.max_rescore_window", MOST_RESCORED)),
             max_terms_count=int(settings.get("index.max_terms_count", MOST_TERMS)),
             # The fields of the first index are written last.
-            fields={name: of for each in reversed(answers.values()) for name, of in _fields(each["mappings"])},
+            fields={name: mapping for each in reversed(fields.values()) for name, mapping in each.items()},
+            several=fields if len(fields) > 1 else {},
             default_pipeline=settings.get("index.search.default_pipeline") or None,
             pipelines=_pipelines(client),
             meta=record_in(answer["mappings"], index),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.findings import Outcome, Path
+from opensearch_neural.lint.request import Body, LintedRequest, shards_fail, type_in
 from opensearch_neural.lint.values import as_list, as_number, as_object, float32
 
 MOST_NEIGHBOURS = 10_000
@@ -17,7 +17,9 @@ def knn(request: LintedRequest, inner: Body, path: Path) -> None:
     without_plugin(request, path, "knn")
     for name, options in inner.items():
         where, options = (*path, name), as_object(options)
-        request.check_field(name, "knn_vector", where)
+        # An index without the field is then left out.
+        unmapped: Outcome | None = "bends" if options.get("ignore_unmapped") in (True, "true") else None
+        request.check_field(name, "knn_vector", where, missing=unmapped)
         check_k(request, options, where)
         check_vector(request, name, options.get("vector"), (*where, "vector"))
         if isinstance(options.get("filter"), list):
@@ -73,34 +75,50 @@ def check_vector(request: LintedRequest, name: str, vector: Any, path: Path) -> 
         message = "the vector is not a list of finite numbers"
         request.report("knn-vector", "rejected", path, message, "give as many numbers as the field has dimensions")
         return
-    dimension, type_, cosine = field_of_vectors(request, name)
+    fields = fields_of_vectors(request, name)
+    wrong = {index: found for index, of in fields.items() if (found := misfit(name, finite, *of))}
+    if wrong:
+        message, remedy = next(iter(wrong.values()))
+        everywhere = len(wrong) == len(fields)
+        told = message if everywhere else f"{message}: {shards_fail([*wrong])}"
+        request.report("knn-vector", "rejected" if everywhere else "bends", path, told, remedy)
+
+
+def misfit(
+    name: str, numbers: Sequence[float], dimension: int | None, type_: str | None, cosine: bool
+) -> tuple[str, str] | None:
+    """(message, remedy) if the numbers are no vector of a field, which `fields_of_vectors` describes."""
     if type_ == "binary" and dimension is not None:
         dimension //= 8  # it counts bits, and each number has eight
-    if dimension is not None and len(finite) != dimension:
-        message = f"{len(finite)} numbers, and the field {name!r} takes {dimension}"
-        request.report("knn-vector", "rejected", path, message, "encode the query with the model that wrote the index")
-    elif type_ in ("byte", "binary") and any(number != int(number) or not -128 <= number <= 127 for number in finite):
-        message = f"the field {name!r} holds bytes: whole numbers from -128 to 127"
+    if dimension is not None and len(numbers) != dimension:
+        message = f"{len(numbers)} numbers, and the field {name!r} takes {dimension}"
+        return message, "encode the query with the model that wrote the index"
+    if type_ in ("byte", "binary") and any(number != int(number) or not -128 <= number <= 127 for number in numbers):
         remedy = "index.mapping.to_bytes(vector, scale) makes them" if type_ == "byte" else "each holds eight bits"
-        request.report("knn-vector", "rejected", path, message, remedy)
-    elif cosine and not any(finite):
-        message = "a vector of zeros has no cosine"
-        request.report(
-            "knn-vector", "rejected", path, message, "an empty text has no neighbours: answer it in another way"
-        )
+        return f"the field {name!r} holds bytes: whole numbers from -128 to 127", remedy
+    if cosine and not any(numbers):
+        return "a vector of zeros has no cosine", "an empty text has no neighbours: answer it in another way"
+    return None
 
 
-def field_of_vectors(request: LintedRequest, name: str) -> tuple[int | None, str | None, bool]:
-    """(dimension, element type, whether compared by cosine) of a knn_vector field; None for what is not known."""
-    mapping = (request.index.fields or {}).get(name)
-    if mapping is not None:
-        method = as_object(mapping.get("method"))
-        space = mapping.get("space_type", method.get("space_type"))
-        return mapping.get("dimension"), str(mapping.get("data_type", "float")).lower(), space == "cosinesimil"
+def fields_of_vectors(request: LintedRequest, name: str) -> dict[str, tuple[int | None, str | None, bool]]:
+    """{index: (dimension, element type, whether compared by cosine)} of a knn_vector field; None for what is not known.
+
+    The index is "" if there is only one."""
+    several = request.index.several or {"": request.index.fields or {}}
+    mappings = {index: fields[name] for index, fields in several.items() if type_in(fields, name) == "knn_vector"}
+    if mappings:
+        return {index: _of_vectors(mapping) for index, mapping in mappings.items()}
     if request.meta and request.meta.dense and name == request.vector_field and request.index.fields is None:
         dense = request.meta.dense
-        return dense.dimension, dense.type, dense.normalized
-    return None, None, False
+        return {"": (dense.dimension, dense.type, dense.normalized)}
+    return {}
+
+
+def _of_vectors(mapping: Mapping[str, Any]) -> tuple[int | None, str | None, bool]:
+    method = as_object(mapping.get("method"))
+    space = mapping.get("space_type", method.get("space_type"))
+    return mapping.get("dimension"), str(mapping.get("data_type", "float")).lower(), space == "cosinesimil"
 
 
 def filters(kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:

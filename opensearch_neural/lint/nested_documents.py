@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from opensearch_neural.lint.fields import LIST_FIELDS, named
-from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.request import Body, LintedRequest
 
 
@@ -11,7 +11,9 @@ def nested(request: LintedRequest, inner: Body, path: Path) -> None:
     if not isinstance(name := inner.get("path"), str):
         request.report("malformed", "rejected", path, "nested has no path", 'give "path": the field of type nested')
     else:
-        request.check_field(name, "nested", (*path, "path"))
+        # An index without the path is then left out.
+        unmapped: Outcome | None = "bends" if inner.get("ignore_unmapped") in (True, "true") else None
+        request.check_field(name, "nested", (*path, "path"), missing=unmapped)
 
 
 def finds_nothing(request: LintedRequest, inner: Body) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 
 TEXTS = ("text", "match_only_text", "search_as_you_type")
 """The types of fields that hold words."""
+FAILS_BY_SHARD: dict[str, tuple[str, ...]] = {"knn_vector": (), "nested": (), "rank_features": ("sparse_vector",)}
+"""{type that a query needs: other types that it takes}. In other fields, only the shards of their index fail."""
+
+
+def type_in(fields: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """The type of a field of an index; "" if there is none of that name."""
+    mapping = fields.get(name)
+    return "" if mapping is None else str(mapping.get("type", "object"))
+
+
+def shards_fail(indexes: Sequence[str]) -> str:
+    """What a query does over several indexes if some of them refuse it."""
+    return f"the shards of {', '.join(map(repr, indexes))} fail, and hits come from the others alone"
 
 
 @dataclass
@@ -64,8 +77,7 @@ class LintedRequest:
     def type_of(self, name: str) -> str | None:
         """The type of a field; "" if the index certainly has none of that name, None if not known."""
         if self.index.fields is not None:
-            mapping = self.index.fields.get(name)
-            return "" if mapping is None else str(mapping.get("type", "object"))
+            return type_in(self.index.fields, name)
         if self.meta is None:
             return None
         if name == "sparse":
@@ -103,6 +115,20 @@ class LintedRequest:
 
         missing: the verdict on a field that does not exist; None: `outcome`
         """
+        types = {
+            index: type_in(fields, name)
+            for index, fields in self.index.several.items()
+            if self.within is None or type_in(fields, self.within) == "nested"
+        }
+        if needed in FAILS_BY_SHARD and needed in types.values():
+            taken = (needed, *FAILS_BY_SHARD[needed])
+            verdicts = {
+                index: outcome if type_ else missing or outcome for index, type_ in types.items() if type_ not in taken
+            }
+            if failing := [index for index, verdict in verdicts.items() if verdict == "rejected"]:
+                message = f"the field {name!r} is of type {needed} in some of the indexes: {shards_fail(failing)}"
+                self.report("field", "bends", path, message, "search only the indexes in which it is of this type")
+            return True
         type_ = self.type_of(name)
         if type_ in (None, needed):
             return True

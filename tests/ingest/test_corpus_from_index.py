@@ -243,6 +243,44 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     assert client.count(index=index_name)["count"] == 2500
 
 
+@pytest.mark.parametrize("field", ["sku", "key.sku"])
+def test_a_field_of_the_source_may_be_the_id(
+    client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str
+) -> None:
+    """Every document was a dead letter: `_id`, which no record may have as a field of its own, stood beside the named id."""
+    theirs = f"{index_name}-theirs"
+    lines: list[dict[str, Any]] = []
+    for number in range(30):
+        sku: Any = f"s{29 - number:02}"
+        named = {"sku": sku} if field == "sku" else {"key": {"sku": sku}}
+        lines += [{"index": {"_id": f'd"{number:02}'}}, {**named, "text": f"rain {number}"}]
+    lines += [{"index": {"_id": "without"}}, {"text": "rain"}]
+    client.bulk(index=theirs, body=lines, refresh=True)
+    source = CorpusSource(f"opensearch:{theirs}", id_field=field)
+    settings = replace(corpora.job("", index_name), corpus=source, dead_letters=tmp_path / "dead")
+    report = run_job(client, settings, show_progress=False)
+    assert (report.documents, report.letters) == (30, 1)
+    (letter,) = letters(tmp_path / "dead")
+    assert f"no id: expected a field {field}" in letter["reason"]
+    found = snapshot(client, index_name)
+    assert [found[f"s{29 - number:02}"]["text"] for number in range(30)] == [f"rain {number}" for number in range(30)]
+    assert any(f"{field} (called _id there)" in line for line in caplog.messages)
+    assert "sku" not in json.dumps(client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"])
+    # The documents are read in the order of `_id` all the same, so that a run that continues finds this order again.
+    file = io.BytesIO()
+    assert copy_index(client, f"opensearch:{theirs}", file, ids=False) == 31
+    assert [json.loads(line)["text"] for line in file.getvalue().splitlines()][:30] == [f"rain {n}" for n in range(30)]
+
+
+def test_the_own_id_of_an_index_may_be_named_too(client: OpenSearch, index_name: str, tmp_path: Path) -> None:
+    theirs = f"{index_name}-theirs"
+    client.index(index=theirs, id="a", body={"id": "b", "text": "rain"}, refresh=True)
+    source = CorpusSource(f"opensearch:{theirs}", id_field="_id")
+    settings = replace(corpora.job("", index_name), corpus=source, dead_letters=tmp_path / "dead")
+    assert run_job(client, settings, show_progress=False).documents == 1
+    assert client.get(index=index_name, id="a")["_source"]["id"] == "b"
+
+
 def test_lists_of_strings_are_searched_as_one_text_and_stored_as_they_were(
     client: OpenSearch, index_name: str, tmp_path: Path
 ) -> None:

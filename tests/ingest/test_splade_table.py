@@ -19,7 +19,7 @@ import killable
 import pytest
 from corpora import job, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
-from tiny_splade import write_splade
+from tiny_splade import write_splade, write_two_networks
 
 pytest.importorskip("torch", reason="needs the extra [encode]")
 
@@ -216,6 +216,21 @@ def test_one_pass_leaves_what_two_passes_leave(
     )  # which reads a corpus for its counts
     run(client, asked)
     assert outcome(client, index_name) == expected
+
+
+def test_of_a_router_with_two_networks_the_one_of_documents_encodes_and_the_table_weighs_queries(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path
+) -> None:
+    queries = write_splade(tmp_path / "queries", seed=1)
+    write_two_networks(tmp_path / "router", documents=splade, queries=queries)
+    corpus, left = corpus_of(tmp_path), []
+    for name, model in ((index_name, tmp_path / "router"), (f"{index_name}-siamese", splade)):
+        run(client, splade_job(corpus, name, model))
+        left.append(outcome(client, name))
+    for what in ("documents", "tokens", "table", "largest", "scores"):
+        assert left[0][what] == left[1][what], what
+    assert left[0]["tokens"] and left[0]["scores"]
+    hidden_index.forget(client, f"{index_name}-siamese", existing_record(client, f"{index_name}-siamese"))
 
 
 def test_documents_are_written_before_the_table_is_counted(

@@ -329,6 +329,57 @@ def test_an_index_that_documents_fill_keeps_how_many_a_shard_holds(client: Any, 
     documents.close()
 
 
+def test_an_index_that_documents_fill_measures_the_scale_again_once_it_has_doubled(client: Any, written: str) -> None:
+    """Before, it kept the scale of the documents with which `osn ingest` had begun it."""
+
+    def stored(**extra: Any) -> None:
+        write_record(client, written, existing_record(client, written).with_extra(**extra))
+
+    def scale() -> tuple[float, int]:
+        extra = existing_record(client, written).extra
+        return extra[SCALE], extra[MEASURED_ON]
+
+    first, _ = scale()
+    tuned = {"weight": 0.3, "window": 20}
+    stored(**{SCALE: 99.0, Bm25SparseSetting.key: tuned})
+    with Documents(client, written) as documents:
+        documents.add(records(120, seed=5))
+    assert scale() == (99.0, 120), "twice as many are not more than that"
+    with Documents(client, written) as documents:
+        documents.add(records(1, seed=6), refresh=False)
+        assert scale() == (99.0, 120)
+    measured, on = scale()
+    assert on == 241 and measured == pytest.approx(first, rel=0.5), "at the end"
+    stored(**{SCALE: 99.0})
+    documents = Documents(client, written)
+    documents.add(records(300, seed=7))
+    measured, on = scale()
+    assert on == 541 and measured < 99, "in use"
+    assert existing_record(client, written).extra[Bm25SparseSetting.key] == tuned, "what `osn tune` stored stays"
+    documents.close()
+
+
+def test_the_command_that_adds_documents_measures_the_scale_again(
+    client: Any, written: str, osn: Callable[..., Any], tmp_path: Path
+) -> None:
+    write_record(client, written, existing_record(client, written).with_extra(**{SCALE: 99.0, MEASURED_ON: 50}))
+    more = write_jsonl(tmp_path / "more.jsonl", records(2, seed=5))
+    assert osn("documents", "add", "--index", written, str(more)).returncode == 0
+    extra = existing_record(client, written).extra
+    assert extra[MEASURED_ON] == 122 and extra[SCALE] < 99
+
+
+def test_documents_are_written_where_the_scale_cannot_be_measured(
+    client: Any, cluster_url: str, written: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FaultProxy(cluster_url, everything=True) as proxy, caplog.at_level(logging.WARNING, "ingest"):
+        proxy.fault = lambda request: Fault("status", 403) if "_msearch" in request.path else None
+        with Documents(connect(proxy.url), written) as documents:
+            assert documents.add(records(121, seed=5)).created == 121
+    assert sum(f"the scale of {written} could not be stored" in line for line in caplog.messages) == 1
+    assert kept_documents(client, written) == 241 and existing_record(client, written).extra[MEASURED_ON] == 120
+
+
 def test_writes_of_documents_do_not_count_the_index_each_time(client: Any, cluster_url: str, written: str) -> None:
     write_record(client, written, existing_record(client, written).with_extra(**{SHARD_DOCUMENTS: 10}))
     with FaultProxy(cluster_url, everything=True) as proxy, Documents(connect(proxy.url), written) as documents:
@@ -344,7 +395,8 @@ def test_writes_of_documents_do_not_count_the_index_each_time(client: Any, clust
         assert not counted
         for number in range(10, 30):
             documents.add([{"_id": f"more-{number}", "text": "rain"}])
-        assert len(counted) == 1 and kept_documents(client, written) == 131
+        assert len(counted) == 2, "for the windows, and for the scale"
+        assert kept_documents(client, written) == 131
 
 
 def test_an_index_whose_record_does_not_say_it_and_one_of_passages_keep_it_too(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from lint_cases import NEAR, VECTOR, WIDE, Case, LintNode, bending, knn, nearest, refusal, rejected
 
 from opensearch_neural import queries
 from opensearch_neural.lint import lint
+from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.queries import multi_vector
 
 REJECTED = [
@@ -51,6 +54,78 @@ BENDS = [
 def test_a_number_of_a_binary_vector_holds_eight_dimensions(lint_node: LintNode) -> None:
     body = {"query": knn([1, -128], field="bits")}
     assert lint_node.lint(Case("", body)) == [] and not refusal(lint_node.client, lint_node.index, body)
+
+
+LUCENE = {"type": "knn_vector", "dimension": 2, "method": {"name": "hnsw", "engine": "lucene", "space_type": "l2"}}
+OF_INDEXES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "two": (
+        {"v": LUCENE, "sparse": {"type": "rank_features"}, "inner": {"type": "nested", "properties": {"v": LUCENE}}},
+        {"v": [1, 2], "sparse": {"a": 1.0}, "inner": [{"v": [1, 2]}]},
+    ),
+    "three": ({"v": {**LUCENE, "dimension": 3}}, {"v": [1, 2, 3]}),
+    "words": ({"v": {"type": "keyword"}}, {"v": "x"}),
+    "without": ({}, {"text": "rain"}),
+}
+"""{end of a name: (fields, document) of an index}"""
+OF_TWO = knn([1, 2], "v", k=10)
+SPARSE = {"neural_sparse": {"sparse": {"query_tokens": {"a": 1.0}}}}
+
+
+def inner(**how: Any) -> dict[str, Any]:
+    return {"nested": {"path": "inner", "query": knn([1, 2], "inner.v", k=10), **how}}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("ends", "query", "rule", "failing"),
+    [
+        (["two", "without"], OF_TWO, "field", ["without"]),
+        (["two", "words"], OF_TWO, "field", ["words"]),
+        (["two", "three"], OF_TWO, "knn-vector", ["three"]),
+        (["three", "two", "without"], knn([1, 2, 3], "v", k=10), "knn-vector", ["two"]),
+        (["two", "without"], SPARSE, "field", ["without"]),
+        (["two", "without"], inner(), "field", ["without"]),
+        (["two", "without"], knn([1, 2], "v", k=10, ignore_unmapped=True), None, []),
+        (["two", "words"], knn([1, 2], "v", k=10, ignore_unmapped=True), "field", ["words"]),
+        (["two", "without"], inner(ignore_unmapped=True), None, []),
+    ],
+)
+def test_over_several_indexes_only_the_shards_of_those_that_cannot_answer_fail(
+    client: Any, index_name: str, ends: list[str], query: dict[str, Any], rule: str | None, failing: list[str]
+) -> None:
+    """It was called rejected if the first index could not answer, and fine if the first one could."""
+    for end in ends:
+        fields, document = OF_INDEXES[end]
+        body = {"settings": {"index.knn": True, "number_of_shards": 1}, "mappings": {"properties": fields}}
+        client.indices.create(index=f"{index_name}-{end}", body=body)
+        client.index(index=f"{index_name}-{end}", id=end, body=document, refresh=True)
+    found = lint({"query": query}, index=IndexDescription.of(client, f"{index_name}-*"))
+    told = [each for each in found if each.rule == rule]
+    assert {each.outcome for each in found} <= {"bends"}
+    answer = client.search(index=f"{index_name}-*", body={"query": query})
+    refused = {each["index"].removeprefix(f"{index_name}-") for each in answer["_shards"].get("failures", [])}
+    assert len(answer["hits"]["hits"]) == 1 and refused >= {*failing}
+    if rule is None:
+        assert not found and not refused
+    else:
+        (finding,) = told
+        assert all(f"'{index_name}-{end}'" in finding.message for end in failing)
+        assert finding.message.endswith("fail, and hits come from the others alone")
+        named = {end for each in found for end in ends if f"'{index_name}-{end}'" in each.message}
+        assert named == refused
+
+
+@pytest.mark.cluster
+def test_an_index_without_the_field_finds_nothing_if_that_is_allowed(client: Any, index_name: str) -> None:
+    """It was called rejected."""
+    client.index(index=index_name, id="1", body={"text": "rain"}, refresh=True)
+    body = {"query": knn([1, 2], "v", k=10, ignore_unmapped=True)}
+    (finding,) = lint(body, index=IndexDescription.of(client, index_name))
+    assert (finding.rule, finding.outcome) == ("field", "bends")
+    assert client.search(index=index_name, body=body)["hits"]["hits"] == []
+    (finding,) = lint({"query": knn([1, 2], "v", k=10)}, index=IndexDescription.of(client, index_name))
+    assert (finding.rule, finding.outcome) == ("field", "rejected")
+    assert refusal(client, index_name, {"query": knn([1, 2], "v", k=10)})
 
 
 test_what_is_called_rejected_is_rejected = rejected(REJECTED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,14 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import check_tokenizers, code_refused, loads_as, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
 from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.teacher_scores import LEXICAL, Scores, TeacherKind
+
+if TYPE_CHECKING:
+    from sentence_transformers import SparseEncoder
 
 
 def detect(folder: Path) -> TeacherKind:
@@ -61,12 +65,11 @@ def sparse_sides(
     *,
     trust_remote_code: bool = False,
 ) -> SparseSides:
-    """The encoders of a sparse model: inference-free queries, or the same network on both sides (SPLADE).
+    """The encoders of a sparse model: inference-free queries, or networks on both sides (SPLADE, a Router with two).
 
     trust_remote_code: whether the model's own code may run. Raises ModelError if it is needed and may not."""
-    modules = directory.routes(folder)
-    if set(modules) <= {""} and not (folder / "idf.json").exists():
-        return _siamese_network(folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
+    if not has_query_table(folder):
+        return _networks(folder, device, batch_size, max_length, trust_remote_code=trust_remote_code)
     encoder = load_sparse(model, device=device, max_length=max_length, trust_remote_code=trust_remote_code)
     return table_sides(encoder, batch_size)
 
@@ -80,7 +83,7 @@ def table_sides(encoder: SparseDocumentEncoder, batch_size: int) -> SparseSides:
     )
 
 
-def _siamese_network(
+def _networks(
     folder: Path, device: str | None, batch_size: int, max_length: int | None, *, trust_remote_code: bool
 ) -> SparseSides:
     try:
@@ -97,10 +100,19 @@ def _siamese_network(
             model_kwargs={"use_safetensors": True},
         ).eval()
     check_tokenizers(model, folder)
+    readers = _readers(model)
+    if any(each.tokenizer.get_vocab() != model.tokenizer.get_vocab() for each in readers):
+        raise ModelError(
+            f"{folder}: its networks for queries and documents have different tokens, so their weights have no product"
+        )
     if max_length is not None:
-        model.max_seq_length = min(max_length, model.max_seq_length or max_length)
-    # The width is read from a vector: the model may report its hidden size instead.
-    width = int(model.encode_query(["text"], show_progress_bar=False).shape[1])
+        for each in readers:  # each has a limit of its own, which the Router's would replace
+            each.max_seq_length = min(max_length, each.max_seq_length or max_length)
+    # The width is read from vectors: the model may report its hidden size instead.
+    width = max(
+        int(encode(["text"], show_progress_bar=False).shape[1])
+        for encode in (model.encode_query, model.encode_document)
+    )
     tokens = model.tokenizer.convert_ids_to_tokens(list(range(min(width, len(model.tokenizer)))))
     vocabulary = [*tokens, *(f"[extra {number}]" for number in range(len(tokens), width))]
 
@@ -120,6 +132,12 @@ def _siamese_network(
         lambda texts: rows(model.encode_query([encodable(text) for text in texts], **options)),
         vocabulary,
     )
+
+
+def _readers(model: SparseEncoder) -> list[Any]:
+    """The modules that read texts: one, or one for each route of a Router."""
+    routes = getattr(model[0], "sub_modules", None)
+    return [model[0]] if routes is None else [modules[0] for modules in routes.values()]
 
 
 ScoresOfPairs = Callable[[list[tuple[str, str]]], Scores]

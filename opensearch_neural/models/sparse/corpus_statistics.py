@@ -94,6 +94,13 @@ def has_query_table(folder: Path) -> bool:
     return (folder / "idf.json").exists() or any(module.type == "SparseStaticEmbedding" for module in modules)
 
 
+def queries_by_network(folder: Path) -> bool:
+    """Whether a network encodes the queries of a sparse model, as in a SPLADE without a query table."""
+    routes = directory.routes(folder)
+    types = [module.type for module in routes.get("query", routes.get("", []))]
+    return not has_query_table(folder) and "SparseStaticEmbedding" not in types
+
+
 def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:
     """Write the table into a SparseStaticEmbedding: into the file that its config names, or into its tensor."""
     import numpy as np

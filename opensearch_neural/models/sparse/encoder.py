@@ -8,7 +8,7 @@ with an `idf.json`; each from a folder or a hub id.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
+Route = Literal["query", "document"]
 KIND = "sparse"
 _WINDOW = 4096
 """Texts that are tokenized and sorted by length together."""
@@ -79,14 +80,35 @@ def load_sparse(
 
         return LexicalEncoder.load(name_or_path)
     directory.refuse_other_kinds(folder)
-    transformer, pooling = document_modules(folder)
+    transformer, _ = document_modules(folder)
     if not (transformer.path / "config.json").exists():
         raise ModelError(
             f"{transformer.path}: no config.json, so documents cannot be encoded",
             "tokenizer.json and idf.json alone encode only queries; give the whole model directory",
         )
-    info = directory.model_info(folder, name=name_or_path, kind=KIND)
     query = TableEncoder.load(folder)
+    network = load_network(
+        name_or_path, device=device, max_length=max_length, dtype=dtype, trust_remote_code=trust_remote_code
+    )
+    return TorchSparseEncoder(**{each.name: getattr(network, each.name) for each in fields(network)}, query=query)
+
+
+def load_network(
+    name_or_path: str | Path,
+    route: Route = "document",
+    *,
+    device: str | None = None,
+    max_length: int | None = None,
+    dtype: Literal["fp32", "bf16"] = "fp32",
+    trust_remote_code: bool = False,
+) -> SparseNetwork:
+    """The network that encodes the documents, or the queries, of a sparse model, which may lack a query table.
+
+    device, max_length, dtype, trust_remote_code: as in `load_sparse`. Raises ModelError if no such network encodes them.
+    """
+    folder = directory.locate(name_or_path, code=trust_remote_code)
+    directory.refuse_other_kinds(folder)
+    transformer, pooling = network_modules(folder, route)
     encoder = load_masked_lm(transformer.path, device, trust_remote_code=trust_remote_code)
     tokenizer = network_tokenizer(transformer.path, folder)
     vocabulary = vocabulary_of(tokenizer)
@@ -94,15 +116,14 @@ def load_sparse(
     limit = directory.max_length(transformer.path, encoder.positions)
     tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
     special = special_tokens(tokenizer)
-    return TorchSparseEncoder(
-        info=info,
-        query=query,
+    return SparseNetwork(
+        info=directory.model_info(folder, name=name_or_path, kind=KIND),
         vocabulary=vocabulary,
         tokenizer=tokenizer,
         model=encoder,
         pooling=pooling,
         special_ids=np.array([i for i, t in enumerate(vocabulary) if t in special or tokenizer.token_to_id(t) is None]),
-        prompt=directory.prompt(folder, "document"),
+        prompt=directory.prompt(folder, route),
         dtype=dtype,
     )
 
@@ -141,18 +162,16 @@ class MaskedLanguageModel:
     """The id that fills shorter texts of a batch."""
 
 
-@dataclass(frozen=True)
-class TorchSparseEncoder:
-    """Encodes documents with a masked language model and its sparse head, queries with a table."""
+@dataclass(frozen=True, kw_only=True)
+class SparseNetwork:
+    """Encodes texts with a masked language model and its sparse head."""
 
     info: ModelInfo
     """Name and hash, which an index records."""
-    query: TableEncoder
-    """Encodes queries."""
     vocabulary: list[str]
     """Tokens by id."""
     tokenizer: Tokenizer
-    """Cuts documents at the model's length."""
+    """Cuts texts at the model's length."""
     model: MaskedLanguageModel
     """Gives the hidden states and the weights of the last layer."""
     pooling: TokenPooling
@@ -160,7 +179,7 @@ class TorchSparseEncoder:
     special_ids: NDArray[np.int64]
     """Ids that get no weight: special tokens and unused ids."""
     prompt: str = ""
-    """Text that is put before every document."""
+    """Text that is put before every text."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """The precision of the transformer's layers."""
 
@@ -219,20 +238,34 @@ class TorchSparseEncoder:
         return sparse_head.activated(logits, double_log=double_log)
 
 
-def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
-    """(the module with the masked language model of a sparse directory, how its logits are pooled).
+@dataclass(frozen=True, kw_only=True)
+class TorchSparseEncoder(SparseNetwork):
+    """Encodes documents with a network, queries with a table."""
 
-    Raises ModelError if the directory encodes documents in another way.
+    query: TableEncoder
+    """Encodes queries."""
+
+
+def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
+    """`network_modules` of the documents."""
+    return network_modules(folder, "document")
+
+
+def network_modules(folder: Path, route: Route) -> tuple[Module, TokenPooling]:
+    """(the module with the masked language model that encodes the texts of a route, how its logits are pooled).
+
+    The model's own pruning is one of documents. Raises ModelError if the directory encodes the texts in another way.
     """
-    prune = Pruning.of_model(folder)
+    prune = Pruning.of_model(folder) if route == "document" else None
     routes = directory.routes(folder)
-    modules = routes.get("document", routes.get("", []))
+    modules = routes.get(route, routes.get("", []))
     if not routes:
         return Module("MLMTransformer", folder), TokenPooling(prune=prune)
     types = [module.type for module in modules]
     if types not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
         raise ModelError(
-            f"{folder}: documents are encoded by {' and '.join(types) or 'nothing'}",
+            f"{folder}: {'documents' if route == 'document' else 'queries'} are encoded by "
+            f"{' and '.join(types) or 'nothing'}",
             "expected a masked language model and SpladePooling; --dense takes a dense model",
         )
     file = modules[1].path / "config.json"

@@ -17,10 +17,21 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.sparse.corpus_statistics import queries_by_network
+from opensearch_neural.models.sparse.encoder import document_modules, network_tokenizer
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
+from opensearch_neural.models.tokenizer import vocabulary_of
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
+WITH_TABLE = (
+    "A sparse retrieval model without inference for queries: a network encodes documents into weights of {tokens:,} tokens, "
+    "and a query is its tokens with the weights of a table."
+)
+BY_NETWORK = (
+    "A sparse retrieval model: a network encodes documents and queries into weights of {tokens:,} tokens. "
+    "opensearch-neural runs it for documents only; it weighs queries by a table, which it counts in the corpus."
+)
 PRUNED = "opensearch-neural prunes documents by `{pruning}` (`pruning.json`); sentence-transformers keeps all terms."
 
 
@@ -41,8 +52,8 @@ def export_for_hub(
     base_model: a hub id. measured: the lines of a table of measurements (`evaluation.model_card`). written_by: the name and
     version of this program.
 
-    Raises InputError if `out` exists; ModelError if the model is not sparse, not in the layout of sentence-transformers, has
-    no query table, has code of its own, or is not safe to load.
+    Raises InputError if `out` exists; ModelError if the model is not sparse, not in the layout of sentence-transformers,
+    encodes texts in another way than a sparse model, has code of its own, or is not safe to load.
     """
     folder = directory.locate(model)
     if directory.not_sparse(folder) is not None:
@@ -61,31 +72,32 @@ def export_for_hub(
             f"{folder} has code of its own, and a card of ours would vouch for it",
             "upload that folder as it is, with a card that says what its code does",
         )
-    query = TableEncoder.load(folder)
+    query = None if queries_by_network(folder) else TableEncoder.load(folder)
+    network, _ = document_modules(folder)
+    vocabulary = query.vocabulary if query is not None else vocabulary_of(network_tokenizer(network.path, folder))
+    tags = ["sparse-encoder", "sparse", "splade", *([] if query is None else ["inference-free"]), "opensearch"]
     head = {"license": licence, "language": language, "base_model": base_model}
     lines = [
         *["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value)],
         *["library_name: sentence-transformers", "pipeline_tag: feature-extraction"],
-        *["tags: [sparse-encoder, sparse, splade, inference-free, opensearch]", "---", ""],
+        *[f"tags: [{', '.join(tags)}]", "---", ""],
         *[f"# {name or directory.display_name(model)}", ""],
-        *_use(query, Pruning.of_model(folder)),
+        *_use((WITH_TABLE if query else BY_NETWORK).format(tokens=len(vocabulary)), Pruning.of_model(folder)),
         *_training_and_measures(directory.read_osn_json(folder) or {}, measured),
         f"Written by {written_by}.",
     ]
     with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
-        if TableEncoder.load(staged).hash != query.hash:
+        if query is not None and TableEncoder.load(staged).hash != query.hash:
             raise ModelError(f"a copy of {folder} is another model: one of its files is outside the folder")
         write_text(staged / "README.md", "\n".join(lines) + "\n")
     return out / "README.md"
 
 
-def _use(query: TableEncoder, pruning: Pruning | None) -> list[str]:
-    """The card's lines on how the model is used. pruning: the model's own."""
+def _use(sides: str, pruning: Pruning | None) -> list[str]:
+    """The card's lines on how the model is used. sides: how it encodes queries and documents. pruning: the model's own."""
     return [
-        "A sparse retrieval model without inference for queries: a network encodes documents into weights of "
-        f"{len(query.vocabulary):,} tokens, and a query is its tokens with the weights of a table.",
-        "",
+        *[sides, ""],
         "## Use",
         "",
         "```python",

@@ -1,8 +1,9 @@
-"""A sparse model in the format of ml-commons, OpenSearch's own model framework: two zip files, each with its configuration.
+"""A sparse model in the format of ml-commons, OpenSearch's own model framework: zip files, each with its configuration.
 
-The document encoder is TorchScript with `tokenizer.json`: ml-commons passes input_ids and attention_mask, and reads
-{"output": (batch, vocabulary)}. The query side, SPARSE_TOKENIZE, is `tokenizer.json` with `idf.json`. Format: ml-commons
-2.11 to 3.x, SparseEncodingTranslator.java and SparseTokenizerModel.java.
+The document encoder, SPARSE_ENCODING, is TorchScript with `tokenizer.json`: ml-commons passes input_ids and attention_mask,
+and reads {"output": (batch, vocabulary)}. The query side, SPARSE_TOKENIZE, is `tokenizer.json` with `idf.json`. A model
+without a query table has no such side: ml-commons encodes queries by SPARSE_ENCODING, too. Format: ml-commons 2.11 to 3.x,
+SparseEncodingTranslator.java and SparseTokenizerModel.java.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse import head as sparse_head
-from opensearch_neural.models.sparse.table_encoder import TableEncoder
+from opensearch_neural.models.sparse.corpus_statistics import queries_by_network
+from opensearch_neural.models.sparse.table_encoder import QUERY_FILES, TableEncoder
 
 if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer
 
-    from opensearch_neural.models.sparse.encoder import TorchSparseEncoder
+    from opensearch_neural.models.sparse.encoder import SparseNetwork
 
 logger = logging.getLogger(__name__)
 
@@ -61,22 +63,29 @@ def export(
 ) -> list[Exported]:
     """Write the document encoder and the query tokenizer of a sparse model to the folder `out`.
 
+    Of a model whose queries a network encodes, only the document encoder is written, which ml-commons runs for queries too;
+    and the encoder of queries, if it is another one (a Router with two networks), or if the model prunes documents.
+
     name: the models' name in OpenSearch; default: the directory's name
     queries_only: write only the query tokenizer, which needs neither torch nor a network
     trust_remote_code: whether the model's own code may run
 
-    Warns of a limit of tokens, which ml-commons does not apply to queries. Raises ModelError if queries have no table of
-    weights, if the model uses a prompt, which ml-commons cannot add, and, for the document encoder, if the model is not a
-    masked language model (the lexical model needs the text).
+    Warns of a limit of tokens, which ml-commons does not apply to queries of a table, and of queries that need a network.
+    Raises ModelError if `queries_only` is given and queries have no table of weights, if the model uses a prompt, which
+    ml-commons cannot add, and, for an encoder, if the model is not a masked language model (the lexical model needs the
+    text).
     """
     called = name or Path(directory.display_name(model)).name
     if queries_only:
+        _refuse_without_table(model)
         query = TableEncoder.load(model)
         _check_queries(model, query)
         out.mkdir(parents=True, exist_ok=True)
         return [_export_queries(query, out, f"{called}-tokenizer", version)]
     from opensearch_neural.models.sparse.encoder import TorchSparseEncoder, load_sparse
 
+    if queries_by_network(directory.locate(model, code=trust_remote_code)):
+        return _export_networks(model, out, called, version, trust_remote_code)
     encoder = load_sparse(model, device="cpu", trust_remote_code=trust_remote_code)
     if not isinstance(encoder, TorchSparseEncoder):
         raise ModelError(
@@ -87,9 +96,46 @@ def export(
     _check_queries(model, encoder.query)
     out.mkdir(parents=True, exist_ok=True)
     return [
-        _export_documents(encoder, out, f"{called}-doc", version),
+        _export_encoder(encoder, "documents", out, f"{called}-doc", version),
         _export_queries(encoder.query, out, f"{called}-tokenizer", version),
     ]
+
+
+def _export_networks(
+    model: str | Path, out: Path, called: str, version: str, trust_remote_code: bool
+) -> list[Exported]:
+    """The encoder of documents and, if it is another one, that of queries."""
+    from opensearch_neural.models.sparse.encoder import load_network, network_modules
+
+    folder = directory.locate(model, code=trust_remote_code)
+    same = network_modules(folder, "document") == network_modules(folder, "query")
+    documents = load_network(model, device="cpu", trust_remote_code=trust_remote_code)
+    queries = None if same else load_network(model, "query", device="cpu", trust_remote_code=trust_remote_code)
+    _check_prompt(model, "documents", documents.prompt)
+    _check_prompt(model, "queries", directory.prompt(folder, "query"))
+    logger.warning(
+        "%s has no table of query weights: ml-commons runs a network for each query, that of %s-%s",
+        *(model, called, "doc" if same else "query"),
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    encodes = "documents and queries" if same else "documents"
+    exported = [_export_encoder(documents, encodes, out, f"{called}-doc", version)]
+    if queries is not None:
+        exported.append(_export_encoder(queries, "queries", out, f"{called}-query", version))
+    return exported
+
+
+def _refuse_without_table(model: str | Path) -> None:
+    """Raise ModelError for a sparse model whose queries a network encodes."""
+    folder = directory.locate(model, files=QUERY_FILES)
+    if queries_by_network(folder):
+        directory.refuse_other_kinds(folder)
+        raise ModelError(
+            f"{folder}: its queries are encoded by a network, not by a tokenizer and a table of weights, so there is no "
+            "query side to export alone",
+            "without --queries-only its encoder is exported, which ml-commons runs for queries too; or "
+            f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes the model with your corpus's table",
+        )
 
 
 def _check_queries(model: str | Path, query: TableEncoder) -> None:
@@ -104,7 +150,8 @@ def _check_prompt(model: str | Path, texts: str, prompt: str) -> None:
         raise ModelError(f"{model}: {texts} are encoded after the prompt {prompt!r}, which ml-commons cannot add")
 
 
-def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version: str) -> Exported:
+def _export_encoder(encoder: SparseNetwork, encodes: str, out: Path, name: str, version: str) -> Exported:
+    """encodes: which texts, for the description"""
     import io
 
     import torch
@@ -132,11 +179,11 @@ def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version
             f"{encoder.info.name}: the traced model differs from the model by {largest:.2g}; nothing was written"
         )
     files = {f"{name}.pt": script.getvalue(), "tokenizer.json": tokenizer.to_str().encode()}
-    described = f"Sparse document encoder of {encoder.info.name}, {encoder.info.hash}."
+    described = f"Sparse encoder for the {encodes} of {encoder.info.name}, {encoder.info.hash}."
     return _write(out, name, version, "SPARSE_ENCODING", described, files, largest)
 
 
-def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
+def _module(encoder: SparseNetwork) -> torch.nn.Module:
     """The encoder as one module, {"input_ids", "attention_mask"}: (batch, length) -> {"output": (batch, vocabulary)}.
 
     The head is the plain formula, since a trace would fix the number of loops over tiles.
@@ -150,7 +197,7 @@ def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
     kept = torch.ones(width)
     kept[torch.from_numpy(encoder.special_ids)] = 0
 
-    class Documents(torch.nn.Module):
+    class Encoder(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body = body
@@ -179,7 +226,7 @@ def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
                 weights = pooling.prune.dense(weights)
             return {"output": weights}
 
-    return Documents().eval().requires_grad_(False)
+    return Encoder().eval().requires_grad_(False)
 
 
 def _batch(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, torch.Tensor]:

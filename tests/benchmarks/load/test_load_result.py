@@ -48,6 +48,18 @@ def test_a_table_shows_counts_as_whole_numbers() -> None:
     assert " 240 |" in shown and "240.0" not in shown
 
 
+def test_a_table_shows_that_there_is_no_ratio_as_the_pages_do() -> None:
+    """The baseline's cells were empty, as those of too few requests are."""
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in result.text(simulated(1, rounds=20, requests=400)).splitlines()
+        if line.startswith("|")
+    ]
+    header, of_engine = lines[0], {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines}
+    assert "P99 / bm25" not in header, "too few requests of all"
+    assert of_engine["bm25"]["requests/s / bm25"] == "–" and "[" in of_engine["fast"]["requests/s / bm25"]
+
+
 def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
     """60 requests a second where the generator could make 80: three quarters of what it can do is too much."""
     blocks = [

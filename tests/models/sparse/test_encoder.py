@@ -36,12 +36,14 @@ QUERIES = ["what is a file?", "a file, a file", "", "literal [SEP] token", "word
 VOCABULARY = 900
 
 
-def masked_lm(folder: Path, tokenizer_folder: Path, architecture: str = "Bert", *, bias: float = -0.2) -> Path:
+def masked_lm(
+    folder: Path, tokenizer_folder: Path, architecture: str = "Bert", *, bias: float = -0.2, seed: int = 0
+) -> Path:
     """A small masked language model with random weights; some tenth of its weights are above 0."""
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes: dict[str, object] = {
         "vocab_size": len(tokenizer),
         "hidden_size": 32,

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
 from own_code import give_own_code  # noqa: E402
+from tiny_splade import write_two_networks  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
@@ -23,6 +24,7 @@ from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
 from .test_encoder import TEXTS, masked_lm, router_model  # noqa: E402
+from .test_inference_free import siamese  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +105,29 @@ def test_code_of_a_model_is_refused_and_its_pruning_is_told(tokenizer_folder: Pa
     Pruning.parse("top_k:5").save(tmp_path / "pruned")
     card = export_for_hub(tmp_path / "pruned", tmp_path / "upload", licence="mit").read_text()
     assert "prunes documents by `top_k:5` (`pruning.json`); sentence-transformers keeps all terms" in card
+
+
+def test_the_card_of_a_siamese_splade_says_that_a_network_encodes_queries(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """Before, such a model was refused, as one without a table."""
+    networks = [masked_lm(tmp_path / f"network-{seed}", tokenizer_folder, seed=seed) for seed in (0, 1)]
+    siamese(tmp_path / "siamese", networks[0])
+    write_two_networks(tmp_path / "two", documents=networks[0], queries=networks[1])
+    router_model(tmp_path / "table", tokenizer_folder)
+    for name in ("siamese", "two", "table"):
+        card = export_for_hub(tmp_path / name, tmp_path / f"upload-{name}", licence="mit").read_text()
+        assert hash_files(tmp_path / f"upload-{name}") == hash_files(tmp_path / name)
+        free = name == "table"
+        assert ("tags: [sparse-encoder, sparse, splade, inference-free, opensearch]" in card) == free
+        assert ("without inference for queries" in card) == free
+        assert ("a network encodes documents and queries into weights of" in card) != free
+        assert ("inference" in card) == free
+    ours, theirs = (
+        sentence_transformers.SparseEncoder(str(tmp_path / name), device="cpu").encode_query(["a file"]).to_dense()
+        for name in ("two", "upload-two")
+    )
+    assert ours.count_nonzero() > 2 and torch.equal(ours, theirs)
 
 
 def test_what_is_not_recorded_is_said(tokenizer_folder: Path, tmp_path: Path) -> None:

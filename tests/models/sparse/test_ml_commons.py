@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tiny_splade import write_two_networks
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.directory import write_osn_json
 from opensearch_neural.models.sparse.encoder import load_sparse
 from opensearch_neural.models.sparse.lexical import build_lexical
-from opensearch_neural.models.sparse.ml_commons import SMALLEST_WEIGHT, export
+from opensearch_neural.models.sparse.ml_commons import SMALLEST_WEIGHT, Exported, export
 from opensearch_neural.models.sparse.pruning import Pruning
 
-from .test_encoder import TEXTS, masked_lm, router_model
+from .test_encoder import QUERIES, TEXTS, masked_lm, router_model
+from .test_inference_free import siamese
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 
@@ -29,6 +31,37 @@ torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 def members(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def encoded(exported: Exported, texts: list[str]) -> np.ndarray:
+    """As ml-commons does it: the zip's own tokenizer, one text, its padded length, the two named inputs."""
+    from tokenizers import Tokenizer
+
+    files = members(exported.zip)
+    tokenizer = Tokenizer.from_str(files["tokenizer.json"].decode())
+    (script,) = (content for name, content in files.items() if name.endswith(".pt"))
+    traced = torch.jit.load(io.BytesIO(script))
+    rows = []
+    for encoding in map(tokenizer.encode, texts):
+        batch = {"input_ids": torch.tensor([encoding.ids]), "attention_mask": torch.tensor([encoding.attention_mask])}
+        rows.append(traced(batch)["output"][0].numpy())
+    return np.stack(rows)
+
+
+def assert_encodes(exported: Exported, texts: list[str], expected: torch.Tensor) -> None:
+    """The exported encoder gives the weights of sentence-transformers, but for special tokens, which it leaves out.
+
+    With a limit of terms, sentence-transformers counts special tokens among them, so other terms may be there beside."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(members(exported.zip)["tokenizer.json"].decode())
+    special = [id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+    wanted = expected.to_dense().numpy()
+    wanted[:, special] = 0
+    found = encoded(exported, texts)
+    assert (wanted > 0).sum() > len(texts)
+    np.testing.assert_allclose(np.where(wanted > 0, found, 0), wanted, atol=1e-4)
+    assert ((found > 0).sum(axis=1) - (wanted > 0).sum(axis=1) <= len(special)).all()
 
 
 @pytest.mark.parametrize(
@@ -155,13 +188,64 @@ def test_a_limit_of_tokens_is_told(tmp_path: Path, tokenizer_folder: Path, caplo
     assert "queries keep their 6 heaviest tokens here; ml-commons searches with all" in told
 
 
-def test_a_model_without_a_table_is_refused_with_a_command_that_works(tokenizer_folder: Path, tmp_path: Path) -> None:
+def test_of_a_siamese_splade_the_document_encoder_alone_is_written_and_queries_use_it(
+    tmp_path: Path, tokenizer_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, `SparseEncoder` models whose queries a network encodes were refused."""
+    from sentence_transformers import SparseEncoder
+
+    network = masked_lm(tmp_path / "network", tokenizer_folder)
+    theirs = SparseEncoder(str(siamese(tmp_path / "model", network, max_active_dims=30)), device="cpu")
+    (encoder,) = export(tmp_path / "model", tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model-doc.json", "model-doc.zip"}
+    config = json.loads(encoder.config.read_text())
+    assert config["function_name"] == "SPARSE_ENCODING" and "documents and queries of model" in config["description"]
+    assert_encodes(encoder, TEXTS, theirs.encode_document(TEXTS))
+    assert_encodes(encoder, QUERIES, theirs.encode_query(QUERIES))
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "no table of query weights: ml-commons runs a network for each query, that of model-doc" in told
+    (bare,) = export(network, tmp_path / "bare")
+    siamese(tmp_path / "same", network)
+    (same,) = export(tmp_path / "same", tmp_path / "bare")
+    assert members(bare.zip)["tokenizer.json"] == members(same.zip)["tokenizer.json"]
+
+
+def test_of_two_networks_both_are_written(tmp_path: Path, tokenizer_folder: Path) -> None:
+    networks = [masked_lm(tmp_path / f"network-{seed}", tokenizer_folder, seed=seed) for seed in (0, 1)]
+    theirs = write_two_networks(tmp_path / "model", documents=networks[0], queries=networks[1])
+    documents, queries = export(tmp_path / "model", tmp_path / "out")
+    assert [each.zip.name for each in (documents, queries)] == ["model-doc.zip", "model-query.zip"]
+    assert_encodes(documents, TEXTS, theirs.encode_document(TEXTS))
+    assert_encodes(queries, QUERIES, theirs.encode_query(QUERIES))
+
+
+def test_pruning_of_documents_leaves_queries_of_a_siamese_splade_whole(tmp_path: Path, tokenizer_folder: Path) -> None:
+    siamese(tmp_path / "model", masked_lm(tmp_path / "network", tokenizer_folder))
+    Pruning.parse("top_k:9").save(tmp_path / "model")
+    documents, queries = (encoded(each, TEXTS) for each in export(tmp_path / "model", tmp_path / "out"))
+    assert max((documents > 0).sum(axis=1)) == 9 < max((queries > 0).sum(axis=1))
+
+
+def test_a_prompt_of_either_side_of_a_siamese_splade_is_refused(tmp_path: Path, tokenizer_folder: Path) -> None:
+    network = masked_lm(tmp_path / "network", tokenizer_folder)
+    for route, texts in (("query", "queries"), ("document", "documents")):
+        siamese(tmp_path / route, network, prompts={route: "return "})
+        with pytest.raises(ModelError, match=f"{texts} are encoded after the prompt 'return '"):
+            export(tmp_path / route, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_query_side_alone_of_a_model_without_a_table_is_refused_with_a_command_that_works(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
     """It named the model by the last part of its path, and sent dense models the same way."""
     folder, corpus = masked_lm(tmp_path / "model", tokenizer_folder), tmp_path / "docs.jsonl"
     corpus.write_text(json.dumps({"_id": "1", "text": TEXTS[0]}))
-    for queries_only in (False, True):
-        with pytest.raises(ModelError, match="queries need a table") as refused:
-            export(folder, tmp_path / "out", queries_only=queries_only)
+    siamese(tmp_path / "siamese", folder)
+    for each in (folder, tmp_path / "siamese"):
+        with pytest.raises(ModelError, match=r"encoded by a network, .*no query side to export alone") as refused:
+            export(each, tmp_path / "out", queries_only=True)
+        assert "without --queries-only its encoder is exported" in str(refused.value.remedy)
     command = str(refused.value.remedy).split("`")[1].replace("CORPUS", str(corpus))
     arguments = command.replace("FOLDER", str(tmp_path / "with-table")).split()[1:]
     result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
@@ -182,7 +266,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer_folder: Pa
     build_lexical(TEXTS).save(tmp_path / "lexical")
     with pytest.raises(ModelError, match="BM25 impacts"):
         export(tmp_path / "lexical", tmp_path / "out")
-    masked_lm(tmp_path / "alone", tokenizer_folder)
-    with pytest.raises(ModelError, match=r"idf\.json"):
-        export(tmp_path / "alone", tmp_path / "out")
+    router_model(tmp_path / "asking", tokenizer_folder, prompts={"document": "items "})
+    with pytest.raises(ModelError, match="documents are encoded after the prompt 'items '"):
+        export(tmp_path / "asking", tmp_path / "out")
     assert not (tmp_path / "out").exists()

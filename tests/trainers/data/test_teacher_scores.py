@@ -13,6 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from own_code import give_own_code
+from tiny_splade import write_two_networks
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import InputError, ModelError
@@ -26,7 +27,7 @@ from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.teach import Teaching, teach, teach_command
-from trainers.data.teacher_models import detect
+from trainers.data.teacher_models import detect, sparse_sides
 from trainers.data.teacher_scores import check_encoded, open_teacher
 from trainers.data.texts import TextStore
 from trainers.encoders.backbones import new_backbone, save, train_tokenizer
@@ -178,6 +179,45 @@ def test_a_splade_teacher_encodes_queries_with_its_network_too(
     expected = (of_queries @ of_documents.T).numpy()
     assert expected.max() > 0
     np.testing.assert_allclose(teacher.scores(queries, documents), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_router_with_two_networks_teaches_by_both_and_each_keeps_its_own_length(
+    bert: Path, tokenizer: object, data: TrainingData, tmp_path: Path
+) -> None:
+    """Before, it was loaded as a model with a table, and refused."""
+    torch.manual_seed(1)
+    other = new_backbone(NewBackbone(layers=1, hidden=16, heads=2), tokenizer)  # type: ignore[arg-type]
+    save(other, tokenizer, tmp_path / "queries")  # type: ignore[arg-type]
+    model = write_two_networks(tmp_path / "router", documents=bert, queries=tmp_path / "queries")
+    assert detect(tmp_path / "router") == "sparse"
+    teacher = open_teacher(teach(tmp_path / "router", data, output=tmp_path / "t"), data)
+    queries, documents = ids(data)
+    texts = ([data.queries[query] for query in queries], [data.documents[document] for document in documents])
+    weights = [
+        encode(side).to_dense() for encode, side in zip((model.encode_query, model.encode_document), texts, strict=True)
+    ]
+    expected = (weights[0] @ weights[1].T).numpy()
+    assert expected.max() > 0
+    np.testing.assert_allclose(teacher.scores(queries, documents), expected, rtol=1e-4, atol=1e-5)
+
+    # A limit of tokens applies to each network, and raises none.
+    readers = [modules[0] for modules in model[0].sub_modules.values()]
+    readers[0].max_seq_length, readers[1].max_seq_length = 3, 8
+    model.save_pretrained(str(tmp_path / "short"))
+    long = " ".join(TEXTS)
+    sides = sparse_sides(tmp_path / "short", tmp_path / "short", "cpu", 8, 5)
+    readers[1].max_seq_length = 5
+    for found, encode in ((sides.queries, model.encode_query), (sides.documents, model.encode_document)):
+        expected = encode([long]).to_dense().numpy()
+        np.testing.assert_allclose(found([long]).to_scipy().toarray(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_networks_with_different_tokens_cannot_teach(bert: Path, data: TrainingData, tmp_path: Path) -> None:
+    other = train_tokenizer(["quite other words"], "wordpiece", 60)
+    save(new_backbone(NewBackbone(layers=1, hidden=16, heads=2), other), other, tmp_path / "queries")
+    write_two_networks(tmp_path / "router", documents=bert, queries=tmp_path / "queries")
+    with pytest.raises(ModelError, match="networks for queries and documents have different tokens"):
+        teach(tmp_path / "router", data, output=tmp_path / "t")
 
 
 def test_a_bare_masked_language_model_teaches_as_splade(

@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import TEXTS, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.models.sparse import ml_commons  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
@@ -121,6 +123,14 @@ def test_searches_without_query_inference_refuse_it_and_say_what_to_do(
         with pytest.raises(ModelError, match="the query side of this model is a neural network") as refused:
             load(tmp_path)
         assert "osn model idf --corpus CORPUS --model" in str(refused.value.remedy)
+
+
+def test_a_trained_model_exports_to_ml_commons_and_to_the_hub(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    student(configuration(backbone, beir, tmp_path / "x", student=SPLADE)).export(tmp_path / "model")
+    exported = ml_commons.export(tmp_path / "model", tmp_path / "exported")
+    assert [each.zip.name for each in exported] == ["model-doc.zip"]
+    card = export_for_hub(tmp_path / "model", tmp_path / "upload", licence="mit").read_text()
+    assert "inference" not in card and "a network encodes documents and queries" in card
 
 
 def test_training_lowers_the_loss_and_the_model_mines_and_teaches_an_inference_free_student(
