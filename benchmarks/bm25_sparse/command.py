@@ -60,7 +60,7 @@ LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
 GOAL_SETS = 9
 """Goals for quality need at least this many sets."""
 LEVEL = "20 clients"
-ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>hHsD^vP", strict=True))
+ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>hHdsD^vP", strict=True))
 """{engine: its marker in the plot}"""
 MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
 """{documents: the highest ratio of P50 and P99 to BM25's, at LEVEL}"""

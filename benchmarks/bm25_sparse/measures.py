@@ -56,10 +56,13 @@ WAYS |= {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()
 RARE_FIRST, ALL_WORDS = BY_WORDS = ("bm25-sparse, rare words", "bm25-sparse, all words")
 """bm25-sparse in whose first phase rare words decide, as by default in large indexes, and all words."""
 WAYS |= {RARE_FIRST: (SUM, {"rare": RARE_WORDS}), ALL_WORDS: (SUM, {"rare": Rare("ratio", 0)})}
+HEAVY_TOKENS = "bm25-sparse, tokens of 0.9"
+"""bm25-sparse that adds only the heaviest tokens of a query, which hold 0.9 of its weight."""
+WAYS |= {HEAVY_TOKENS: (SUM, {"tokens": Rare("share", 0.9)})}
 WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
 """{engine of the table: the way that it searches}"""
 MEASURES = ("nDCG@10", "R@100")
-SPARSE_ENGINES = (SUM, *WINDOWS, *BY_WORDS, SPARSE, HIGH_IDF_FIRST)
+SPARSE_ENGINES = (SUM, *WINDOWS, *BY_WORDS, HEAVY_TOKENS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
 MOST_QUERIES = 2000
 """Most judged questions of a set, taken evenly."""
@@ -89,6 +92,7 @@ def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
     pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
     pairs += [
         (RARE_FIRST, ALL_WORDS),
+        (HEAVY_TOKENS, SUM),
         (SUM, TUNED),
         (TUNED_SUM, TUNED),
         (HIGH_IDF_FIRST, SPARSE),
