@@ -73,13 +73,6 @@ def load_config(
     return loaded
 
 
-def gone_fields(kind: Any) -> Mapping[str, Any]:
-    """{field: its neutral value} of the fields that earlier versions of a dataclass had: its class attribute GONE. A file
-    may still name them at these values, which had no effect."""
-    gone: Mapping[str, Any] = getattr(kind, "GONE", {})
-    return gone
-
-
 def to_dict(config: Any) -> Any:
     """A dataclass as plain values that YAML and JSON can hold; paths become strings, tuples lists."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
@@ -390,13 +383,6 @@ def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any) -> 
     value = {} if tree.value is None else tree.value
     if not isinstance(value, dict):
         raise _unfit(tree, field, "fields with values")
-    gone = gone_fields(kind)
-    for name in gone.keys() & value.keys():
-        if value[name].value != gone[name]:
-            raise InputError(
-                f"{value[name].named}: the field {_dotted(field, name)!r} is gone", "train without it: take it out"
-            )
-    value = {name: child for name, child in value.items() if name not in gone}
     hints = get_type_hints(kind)
     fields = {declared.name: declared for declared in dataclasses.fields(kind) if declared.init}
     for name, child in value.items():

@@ -23,7 +23,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, share, write_json
 from opensearch_neural.locks import locked
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
-from trainers.common.config import fingerprint, gone_fields, save_config, to_dict
+from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.own_loss import LOSS
 from trainers.common.processes import is_main_process
 from trainers.common.training_model import TrainingModel
@@ -47,8 +47,6 @@ RUN = ".training"
 QUESTIONS_FILE = "questions.jsonl"
 """In this folder: a line of JSON for each state measured, {set: {name: {question: nDCG@10}}} for BM25 and the sum."""
 YAML = (".yaml", ".yml")
-GONE = object()
-"""In place of the value of a field that is no setting any more."""
 DEV = "dev set "
 """In `made_from`, the hash of a dev set has this before the set's name."""
 
@@ -339,16 +337,15 @@ def _with_effect(config: Any) -> Any:
 
 def _with_fields_of(config: Any, there: Any) -> Any:
     """`there` with the fields of `config` (a dataclass, or several by name): those that were added later at their defaults,
-    and without those that are gone, so that older models count as trained. A field of GONE stays at any value but its
-    neutral one: such a model is another."""
+    and without those that are gone, so that older models count as trained."""
     if not isinstance(there, dict):
         return there
     if isinstance(config, Mapping):
         return {name: _with_fields_of(config[name], value) for name, value in there.items() if name in config}
     if not is_dataclass(config):
         return there
-    gone, names = gone_fields(config), {each.name for each in fields(config)}
-    whole = {name: value for name, value in there.items() if name in names or (name in gone and value != gone[name])}
+    names = {each.name for each in fields(config)}
+    whole = {name: value for name, value in there.items() if name in names}
     for each in fields(config):
         if each.name in there:
             whole[each.name] = _with_fields_of(getattr(config, each.name), there[each.name])
@@ -362,8 +359,7 @@ def _with_fields_of(config: Any, there: Any) -> Any:
 def differing(there: Any, config: Any, name: str = "") -> list[str]:
     """The fields in which `config` differs from `there`, the plain values of an earlier one; each with both values.
 
-    Fields that were added later, are gone since, or do not change the weights do not count, except a field of GONE
-    (`gone_fields`) that changed them. name: of the whole.
+    Fields that were added later, are gone since, or do not change the weights do not count. name: of the whole.
     """
     return _differing(_with_effect(_with_fields_of(config, there)), _with_effect(to_dict(config)), name)
 
@@ -372,13 +368,11 @@ def _differing(there: Any, now: Any, name: str) -> list[str]:
     if isinstance(there, dict) and isinstance(now, dict):
         names = [*there, *(key for key in now if key not in there)]
         return [
-            line
-            for key in names
-            for line in _differing(there.get(key), now.get(key, GONE), f"{name}.{key}" if name else key)
+            line for key in names for line in _differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
         ]
     if there == now:
         return []
-    return [f"{name}: {_brief(there)} there, {'gone' if now is GONE else _brief(now)} now"]
+    return [f"{name}: {_brief(there)} there, {_brief(now)} now"]
 
 
 def _brief(value: Any) -> str:

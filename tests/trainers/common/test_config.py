@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import click
 import pytest
@@ -150,20 +149,6 @@ def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, text: str, pl
         load_config(Config, path)
     assert str(failure.value).startswith(f"{path}, {place}")
     assert message in str(failure.value)
-
-
-def test_a_field_that_is_gone_is_left_out_if_it_had_no_effect_and_else_refused(tmp_path: Path) -> None:
-    """The training.yaml of an earlier version names all its fields."""
-
-    @dataclass
-    class Loss:
-        weight: float = 2.0
-        GONE: ClassVar[Mapping[str, Any]] = {"share": 1.0}
-
-    earlier = written(tmp_path, "weight: 3.0\nshare: 1.0\n")
-    assert load_config(Loss, earlier) == Loss(3.0)
-    with pytest.raises(InputError, match=r"c.yaml, line 2: the field 'share' is gone"):
-        load_config(Loss, written(tmp_path, "weight: 3.0\nshare: 0.5\n"))
 
 
 def test_the_training_of_an_earlier_version_is_read_with_settings_that_were_gone_meanwhile(tmp_path: Path) -> None:
