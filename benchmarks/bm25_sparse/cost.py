@@ -98,8 +98,8 @@ def _load(experiment: Experiment) -> LoadSettings:
 
 
 def load_hash(experiment: Experiment) -> str:
-    """A hash of the options that change what a load test measures, for file names; the weight changes the score kept."""
-    default = [Bm25SparseSetting.weight, str(RARE_WORDS)]
+    """A hash of what changes a load test, for file names; the weight changes the score kept."""
+    default = [Bm25SparseSetting.weight, str(RARE_WORDS), *SPARSE_ENGINES]
     return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, *default)
 
 

@@ -127,7 +127,7 @@ class Variant:
     def exact(self) -> Variant | None:
         """The search whose result this one approaches; None if it is exact itself, or nobody said what it approaches."""
         if issubclass(self.kind, Bm25Sparse) and (not self.whole or self.changes_hits):
-            settings = tuple((name, value) for name, value in self.settings if name not in OF_PHASE_ONE)
+            settings = tuple((name, value) for name, value in self.settings if name not in APPROXIMATE)
             return Variant(f"exact {self.engine}", self.engine, whole=True, settings=settings)
         if issubclass(self.kind, TwoPhase | HighIdfFirst) or (self.kind is Sparse and self.changes_hits):
             return EXACT_SPARSE
@@ -142,8 +142,8 @@ class Variant:
 
 
 EXACT_SPARSE = Variant("exact sparse", "sparse", whole=True)
-OF_PHASE_ONE = ("window", "rare")
-"""Options of bm25-sparse that do not change its exact result."""
+APPROXIMATE = ("window", "rare", "tokens")
+"""Options of bm25-sparse by which it approaches its exact result."""
 
 
 def _yes(text: str) -> bool:

@@ -28,8 +28,10 @@ Analyzer = Callable[[str], list[str]]
 """A text → its terms in their order, repeated ones too."""
 
 _LETTER = r"[^\W\d_]"
-_WORD = re.compile(rf"\w+(?:(?:(?<={_LETTER})['’.:·](?={_LETTER})|(?<=\d)['’.,;](?=\d))\w+)*")
-"""A word: letters, digits and underscores, with a point or apostrophe between two letters, or a comma between two digits."""
+_RUN = r"\w[\w\u0300-\u036f\u00ad\u200c\u200d]*"
+"""Letters, digits and underscores, with combining accents, soft hyphens and joiners after them."""
+_WORD = re.compile(rf"{_RUN}(?:(?:(?<={_LETTER})['’.:·](?={_LETTER})|(?<=\d)['’.,;](?=\d)){_RUN})*")
+"""A word: a run, or several with a point or apostrophe between two letters, or a comma between two digits."""
 
 
 class Language(NamedTuple):

@@ -7,8 +7,8 @@ With an analyzer, terms are those of the index (`analyzers` names what differs),
 Lucene keeps the length of a document in one byte: from 41 terms on it is rounded down, by up to an eighth, which raises the
 scores of longer documents. In an index of SciFact's first 2,000 documents (english, k1 1.2, b 0.75), the scores of hits for
 100 questions were 0.9% higher in the median, and up to 4% for 99 of 100; 98.6% of the ten best hits were the same. Documents
-without any term count in the IDF here, and not in an index. OpenSearch 2 multiplies every score by k1 + 1, which changes no
-rank; these scores are those of OpenSearch 3.
+without any term count in the IDF and in the mean length here, and not in an index. OpenSearch 2 multiplies every score by
+k1 + 1, which changes no rank; these scores are those of OpenSearch 3.
 
 Without an analyzer, tokens are lower-cased runs of two or more word characters (`\\b\\w\\w+\\b`), without bm25s's stop words
 for English, stemmed by Snowball's English stemmer. `osn data mine --retriever bm25` finds negatives by these.

@@ -161,6 +161,8 @@ def train_stage(
             student.lexicon.encoder.info.hash,
             hash_files(locate(config.start)),
             *loss_hash(config.objective.loss),
+            # Earlier versions had another BM25. Such a run is not continued with this one in its loss.
+            *(["BM25 by analyzer"] if config.objective.base else []),
             # Earlier versions read no prompts. Such a run is not continued with prompts, as they change the hash.
             *filter(None, map(student.encoder_settings.prompt, ROLES)),
         ),

@@ -111,6 +111,10 @@ def _export_networks(
     same = network_modules(folder, "document") == network_modules(folder, "query")
     documents = load_network(model, device="cpu", trust_remote_code=trust_remote_code)
     queries = None if same else load_network(model, "query", device="cpu", trust_remote_code=trust_remote_code)
+    if queries is not None and queries.vocabulary != documents.vocabulary:
+        raise ModelError(
+            f"{model}: its networks for queries and documents have different tokens, so their weights have no product"
+        )
     _check_prompt(model, "documents", documents.prompt)
     _check_prompt(model, "queries", directory.prompt(folder, "query"))
     logger.warning(

@@ -160,6 +160,13 @@ def test_what_changes_an_exact_engine_is_compared_with_it(engine: str, option: s
     assert exact is not None and exact.engine == engine.partition("+")[0] and exact.index is exact.keep is None
 
 
+def test_the_exact_search_of_bm25_sparse_adds_all_tokens_in_all_documents() -> None:
+    exact = Variant(
+        "mine", "bm25-sparse", settings=(("tokens", Rare("share", 0.9)), ("window", 50), ("weight", 0.5))
+    ).exact
+    assert exact == Variant("exact bm25-sparse", "bm25-sparse", whole=True, settings=(("weight", 0.5),))
+
+
 @pytest.mark.cluster
 def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(client, loaded: str, corpus) -> None:
     data = BeirData.load(corpus)
