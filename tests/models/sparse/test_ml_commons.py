@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tiny_splade import write_two_networks
+from tiny_splade import write_splade, write_two_networks
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import ModelError
@@ -217,6 +217,14 @@ def test_of_two_networks_both_are_written(tmp_path: Path, tokenizer_folder: Path
     assert [each.zip.name for each in (documents, queries)] == ["model-doc.zip", "model-query.zip"]
     assert_encodes(documents, TEXTS, theirs.encode_document(TEXTS))
     assert_encodes(queries, QUERIES, theirs.encode_query(QUERIES))
+
+
+def test_two_networks_with_different_tokens_are_refused(tmp_path: Path, tokenizer_folder: Path) -> None:
+    documents, queries = masked_lm(tmp_path / "documents", tokenizer_folder), write_splade(tmp_path / "queries")
+    write_two_networks(tmp_path / "model", documents=documents, queries=queries)
+    with pytest.raises(ModelError, match="networks for queries and documents have different tokens"):
+        export(tmp_path / "model", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_pruning_of_documents_leaves_queries_of_a_siamese_splade_whole(tmp_path: Path, tokenizer_folder: Path) -> None:
