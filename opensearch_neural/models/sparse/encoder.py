@@ -8,7 +8,7 @@ with an `idf.json`; each from a folder or a hub id.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -90,7 +90,7 @@ def load_sparse(
     network = load_network(
         name_or_path, device=device, max_length=max_length, dtype=dtype, trust_remote_code=trust_remote_code
     )
-    return TorchSparseEncoder(**{each.name: getattr(network, each.name) for each in fields(network)}, query=query)
+    return TorchSparseEncoder(**vars(network), query=query)
 
 
 def load_network(
