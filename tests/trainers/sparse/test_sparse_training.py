@@ -7,7 +7,7 @@ import shutil
 import zipfile
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
@@ -23,6 +23,7 @@ from ingest.model_request import ModelRequest  # noqa: E402
 from ingest.settings import Models  # noqa: E402
 from opensearch_neural.corpus.documents import Document  # noqa: E402
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
+from opensearch_neural.models.directory import read_osn_json  # noqa: E402
 from opensearch_neural.models.sparse.encoder import KIND, load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse.ml_commons import export  # noqa: E402
@@ -193,6 +194,21 @@ def test_a_run_whose_lengths_were_named_goes_on_without_their_names(tmp_path: Pa
     assert train_sparse(silent).measures == trained.measures
     with pytest.raises(InputError, match="document_length: 32 there, 16 now"):
         train_sparse(replace(silent, pretraining=replace(stage, document_length=16)))
+
+
+def test_what_is_trained_with_bm25_in_the_loss_is_told_from_what_was_trained_with_another_bm25(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    """Earlier versions had another BM25. They wrote for both models the same hash of what was read."""
+
+    def hashed(base: Literal["bm25"] | None) -> object:
+        objective = SparseObjective(info_nce=1.0, kl=0.0, base=base)
+        train_sparse(configuration(backbone, beir, tmp_path / f"{base}", objective=objective))
+        made = read_osn_json(tmp_path / f"{base}")
+        assert made is not None
+        return made["data_hash"]
+
+    assert hashed("bm25") != hashed(None)
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
