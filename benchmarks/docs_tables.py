@@ -23,7 +23,8 @@ command that made the result. Lists may follow the names; semicolons separate th
                                               only these costs and facts; costs at these levels (such as "20 clients") of
                                               engines whose quality was measured too; only these engines; gains in these
                                               means of sets; only these models. An empty or missing list: all
-    <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index
+    <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index; what
+                                              several have is taken from the first
     <!-- kept-and-cost: NAME -->              ways to search by the share of the exact result that they keep and their
                                               cost under load, and the goals
     <!-- kept-and-cost: NAME: MEASURE, MEASURE; ENGINE, ENGINE -->

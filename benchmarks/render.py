@@ -168,7 +168,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
 
     It has the points of nDCG@10 over the baseline in each mean of sets, the numbers of sets on which the interval lies above
     and below, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant is the model. Facts of
-    a single judged set are left out.
+    a single judged set are left out. Of several results with the same row the first counts.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
@@ -179,10 +179,13 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     for row in sorted(differences, key=lambda row: row.seed is not None):  # the mean over seeds, if there are several
         if row.baseline == baseline:
             gain.setdefault((row.engine, row.variant, row.set), in_points(row))
-    cost = {(row.engine, row.variant, row.where, row.measure): row for row in ratios_}
-    score = {
-        (row.engine, row.variant, row.set, row.measure): row for row in rows if row.measure in (SCORE_KEPT, OVERLAP)
-    }
+    cost: dict[tuple[str, str, str, str], Row] = {}
+    for row in ratios_:
+        cost.setdefault((row.engine, row.variant, row.where, row.measure), row)
+    score: dict[tuple[str, str, str, str], Row] = {}
+    for row in rows:
+        if row.measure in (SCORE_KEPT, OVERLAP):
+            score.setdefault((row.engine, row.variant, row.set, row.measure), row)
     means = list(dict.fromkeys(row.set for row in differences if row.sets))
     levels = [(row.where, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))

@@ -24,6 +24,9 @@ from the dense vectors of all sets, makes the codes. With --pq, that model makes
 rows name it. The cascade after bm25-sparse is compared with hybrid, which is the same for every sparse model; --pq does not
 measure hybrid, and takes the one kept in --work, if any.
 
+--quality-of measures costs alone, to have them anew (on another machine, or after a change of the code) without the
+hours that quality takes. OPQ is then learned from the vectors of COST_SET.
+
 The plot shows quality against P99, a point for each engine. Slow results are kept in --work; the same command continues.
 """
 
@@ -74,7 +77,7 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
     table = Table(rows, experiment.seeds)
     goals: list[Goal] = []
     sets = list(experiment.sets)
-    for arm in experiment.arms if len(sets) >= GOAL_SETS else ():
+    for arm in experiment.arms if len(sets) >= GOAL_SETS and not experiment.quality_of else ():
         gains = {name: gain for name in sets if (gain := table.difference(name, SUM, BM25, "nDCG@10", variant=arm))}
         above = [name for name, row in gains.items() if row.low is not None and row.low > 0]
         below = [name for name, row in gains.items() if row.high is not None and row.high < 0]
@@ -110,8 +113,8 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
-    Engines without a P99 are left out, and those of the results named by --beside are shown too."""
-    rows = [*(row for earlier in experiment.beside for row in read(earlier).rows), *rows]
+    Engines without a P99 are left out, and those of the results named by --beside and --quality-of are shown too."""
+    rows = [*rows, *(row for earlier in (*experiment.beside, *experiment.quality_of) for row in read(earlier).rows)]
     file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
     table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
@@ -173,13 +176,18 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
             "--dense compares cascades with hybrid, measured with the published model, which is not among the arms",
             f"add --arm '{PUBLISHED}'",
         )
+    if experiment.quality_of and not experiment.sizes:
+        raise InputError("--quality-of measures costs alone, and --documents names no size", "name one")
+    if experiment.quality_of and experiment.beside:
+        raise InputError("--quality-of measures the costs of all engines, --beside of some", "leave one of them out")
     check_load(experiment)
     check_models(experiment)
 
-    experiment.make_models()
+    experiment.make_models(lambda _, name: name in experiment.measured_sets)
     with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
         client = connect(settings=settings)
-        rows = quality_rows(client, experiment) + cost_rows(client, settings, experiment)
+        rows = [] if experiment.quality_of else quality_rows(client, experiment)
+        rows += cost_rows(client, settings, experiment)
     publish(
         rows,
         [] if experiment.beside else goals(experiment, rows),

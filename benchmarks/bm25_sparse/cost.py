@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COST_SET = "scifact"
 LOAD = LoadSettings(warmup=WarmupSettings(20, 90))
 BYTES, RATE = "bytes a document", "documents encoded a second"
 FIELD_SAMPLE = 3000
@@ -84,9 +83,9 @@ def check_load(experiment: Experiment) -> None:
     """Raises InputError if the load tests cannot work, before anything is trained or measured."""
     if not experiment.sizes:
         return
-    if COST_SET not in experiment.sets:
+    if experiment.cost_set not in experiment.sets:
         raise InputError(
-            f"load tests draw their documents from {COST_SET}, which {experiment.data} lacks",
+            f"load tests draw their documents from {experiment.cost_set}, which {experiment.data} lacks",
             "add it, or give --documents '' to measure quality alone",
         )
     _load(experiment).validate()
@@ -120,13 +119,15 @@ def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
 
 
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
-    """The index of `size` documents resampled from COST_SET with the model's vectors."""
+    """The index of `size` documents resampled from the set for costs with the model's vectors."""
     index = f"osn-{dense.kept_variant(experiment, model.name, with_dense)}-{size}"
-    corpus = str(corpus_of(experiment.sets[COST_SET]))
-    plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
+    corpus = str(corpus_of(experiment.sets[experiment.cost_set]))
+    plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, experiment.cost_set))
     if not with_dense:
         return plain
-    return replace(plain, vectors=dense.all_vectors(experiment, model, COST_SET), quantized=dense.quantized(experiment))
+    return replace(
+        plain, vectors=dense.all_vectors(experiment, model, experiment.cost_set), quantized=dense.quantized(experiment)
+    )
 
 
 # ------------------------------------------------ under load
@@ -155,7 +156,7 @@ def load_rows(
     variants = [Variant(name, WAYS[name][0], settings=tuple(WAYS[name][1].items())) for name in (BM25, *engines)]
     rows = rows_under_load(
         client, allowed_target(chosen, owned=experiment.owned), growth.index, variants,
-        experiment.sets[COST_SET], models, _load(experiment),
+        experiment.sets[experiment.cost_set], models, _load(experiment),
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
     named = [replace(row, set=set_of_size(size), variant=variant) for row in rows]
@@ -179,22 +180,24 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     rows: list[Row] = []
     for engine, fields in fields_of.items():
         measured = MeasuredEngine(engine, variant=_variant(experiment, model, engine))
-        rows += facts(f"{COST_SET}, by field", measured, {BYTES: sum(sizes[field] for field in fields)}, len(sample))
+        rows += facts(
+            f"{experiment.cost_set}, by field", measured, {BYTES: sum(sizes[field] for field in fields)}, len(sample)
+        )
     if model.name == PUBLISHED:
         plain = sum(sizes[field] for field in text)
-        rows += facts(f"{COST_SET}, by field", MeasuredEngine(BM25), {BYTES: plain}, len(sample))
+        rows += facts(f"{experiment.cost_set}, by field", MeasuredEngine(BM25), {BYTES: plain}, len(sample))
     return rows
 
 
 def encoding_rates(experiment: Experiment, models: Sequence[MeasuredEngine]) -> list[Row]:
-    """How many documents of COST_SET are encoded a second with the vectors that each engine needs, for each of `models`.
+    """How many documents of the set for costs are encoded a second with the vectors of each engine, for each of `models`.
 
     All encoders take turns on the same documents, so that their rates compare. Intervals are over turns.
     """
     encoders: dict[tuple[MeasuredEngine, Sequence[str]], Vectorizer] = {}
     quantized = load_quantized(dense.quantized(experiment)) if experiment.dense else None
     for model in models:
-        sparse = load_sparse(experiment.on_corpus(model, COST_SET))
+        sparse = load_sparse(experiment.on_corpus(model, experiment.cost_set))
         encoders[model, SPARSE_ENGINES] = Encoders(sparse)
         if experiment.dense:
             with_dense = dense_engines(experiment, model.name)
@@ -202,7 +205,7 @@ def encoding_rates(experiment: Experiment, models: Sequence[MeasuredEngine]) -> 
                 encoders[model, (HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
             cascades = tuple(engine for engine in with_dense if engine in CASCADES)
             encoders[model, cascades] = Encoders(sparse, quantized=quantized)
-    documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
+    documents = list(islice(read_corpus(str(corpus_of(experiment.sets[experiment.cost_set]))), TURNS * TURN))
     # The last documents, if fewer than a turn, are left out.
     turns = [documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN)]
     for encoder in encoders.values():
@@ -210,7 +213,7 @@ def encoding_rates(experiment: Experiment, models: Sequence[MeasuredEngine]) -> 
     times, _ = on_blocks({arm: encoder.vectors for arm, encoder in encoders.items()}, turns)
     return [
         Row(
-            f"{COST_SET}, encoding",
+            f"{experiment.cost_set}, encoding",
             engine,
             RATE,
             *rate(seconds, TURN),

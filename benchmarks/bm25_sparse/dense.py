@@ -1,7 +1,8 @@
 """Dense vectors and codes of `osn bench bm25-sparse`, which `hybrid` and the cascades search. Files in --work:
 
 vectors/SET-DENSE          dense vectors, encoded once
-models/DENSE-opq           OPQ, which codes them: learned from the vectors of all sets, not trained on questions
+models/DENSE-opq           OPQ, which codes them: learned from the vectors of all sets, not trained on questions;
+                           with --quality-of from those of the set of the load tests, in DENSE-opq-of-SET
 vectors/SET-MODEL-DENSE    sparse and dense vectors in one encoding
 """
 
@@ -141,9 +142,10 @@ def quantized(experiment: Experiment) -> str:
 
     if experiment.quantized is not None:
         return experiment.quantized
-    folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
+    of_sets = f"-of-{'-'.join(experiment.measured_sets)}" if experiment.quality_of else ""
+    folder = experiment.work / "models" / f"{dense_name(experiment)}-opq{of_sets}"
     if not folder.exists():
-        parts = (shard.dense for name in experiment.sets for shard in shards(dense_vectors(experiment, name)))
+        parts = (shard.dense for name in experiment.measured_sets for shard in shards(dense_vectors(experiment, name)))
         vectors = np.concatenate([part for part in parts if part is not None])
         start = load_dense(str(experiment.dense), device="cpu")
         assert isinstance(start, TorchDenseEncoder)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from trainers.sparse.settings import SparseConfig
 
 TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
+COST_SET = "scifact"
+"""The set that the documents of the load tests are drawn from."""
 PUBLISHED = "as published"
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are for two cores."""
@@ -143,6 +145,12 @@ class Experiment(ModelOptions):
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         multiple=True,
     )
+    quality_of: tuple[Path, ...] = setting(
+        (),
+        "Measure costs alone; the plot shows them with the quality in this recorded result of the same models. Repeatable.",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        multiple=True,
+    )
     sizes: tuple[int, ...] = setting(
         (100_000, 1_000_000),
         "Index sizes for the load tests; '' for none.",
@@ -159,6 +167,15 @@ class Experiment(ModelOptions):
     def sets(self) -> dict[str, Path]:
         """{name: folder} of the sets that have a test split."""
         return {file.parents[1].name: file.parents[1] for file in sorted(self.data.glob("*/qrels/test.tsv"))}
+
+    @property
+    def measured_sets(self) -> list[str]:
+        """The sets whose documents are encoded: all, or for costs alone that of the load tests."""
+        return [self.cost_set] if self.quality_of else [*self.sets]
+
+    @property
+    def cost_set(self) -> str:
+        return COST_SET
 
     @property
     def with_train(self) -> dict[str, Path]:

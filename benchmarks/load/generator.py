@@ -1,14 +1,15 @@
 """The load: worker processes that send requests and measure them, and the parent process that controls them.
 
 Closed loop: N clients, each sends its next request when the last one is answered. Open loop: requests begin at the
-moments of a Poisson process, whatever the server does, and a latency counts from the moment the request was due: a
-stall then costs every request that was due during it, as it costs users (Schroeder, Wierman & Harchol-Balter, "Open
-Versus Closed: A Cautionary Tale", NSDI 2006).
+moments of a Poisson process, whatever the server does. A latency counts from the moment the request was due: a stall in
+an open loop then costs every request that was due during it, as it costs users (Schroeder, Wierman & Harchol-Balter,
+"Open Versus Closed: A Cautionary Tale", NSDI 2006). In a closed loop a request is due when its client's last one was
+answered, so the wait while the worker encodes other clients' queries counts, and clients ÷ throughput is the mean latency.
 
-For every request that began within the measured window, in microseconds:
+For every request that was due within the measured window, in microseconds:
 
-    latency   from its beginning (closed) or the moment it was due (open) to the answer's last byte
-    late      how much later than due the generator began it (open loop only)
+    latency   from the moment it was due to the answer's last byte
+    late      how much later than due the worker began it
     encode    query text → request body
     service   request written → the answer's last byte
     took      the part of `service` that OpenSearch itself reports
@@ -78,9 +79,9 @@ class WorkerMeasurement:
     module's docstring explains these times."""
 
     latency: array[int] = field(default_factory=lambda: array("q"))
-    """From when a request began, or was due in an open loop, to the last byte of its answer."""
+    """From when a request was due to the last byte of its answer."""
     late: array[int] = field(default_factory=lambda: array("q"))
-    """About 0 in a closed loop."""
+    """From when it was due to when the worker began it."""
     encode: array[int] = field(default_factory=lambda: array("q"))
     """From a query's text to the body of its request."""
     service: array[int] = field(default_factory=lambda: array("q"))
@@ -88,7 +89,7 @@ class WorkerMeasurement:
     took: array[int] = field(default_factory=lambda: array("q"))
     """Whole milliseconds, because OpenSearch rounds."""
     failures: Counter[str] = field(default_factory=Counter)
-    """{error: requests that began within the window}"""
+    """{error: requests that were due within the window}"""
     completed: int = 0
     """Requests answered without error within the window, whenever they began; throughput counts these."""
     cpu_ns: int = 0
@@ -180,16 +181,16 @@ class _WorkerBlock:
 
     async def _client(self) -> None:
         # Clients continue until every request of the window is answered, so that the last ones meet the same load.
-        while not self.part.gave_up:
-            now = time.monotonic_ns()
-            if now >= self.closes_ns and self.unfinished == 0:
-                return
-            if not await self._request(next(self.positions), now):
+        due_ns = self.order.begin_ns
+        while not self.part.gave_up and (due_ns < self.closes_ns or self.unfinished):
+            ended_ns = await self._request(next(self.positions), due_ns)
+            if ended_ns is None:
                 await asyncio.sleep(PAUSE_SECONDS)
+            due_ns = ended_ns or time.monotonic_ns()
 
     async def _arrivals(self) -> None:
         seconds = (self.order.settle_ns + self.order.length_ns) / 1e9
-        running: set[asyncio.Task[bool]] = set()
+        running: set[asyncio.Task[int | None]] = set()
         for due in poisson(self.order.rate, seconds, self.random):
             due_ns = self.order.begin_ns + due
             await self._until(due_ns)
@@ -201,8 +202,9 @@ class _WorkerBlock:
         if running:
             await asyncio.wait(running)
 
-    async def _request(self, position: int, due_ns: int) -> bool:
-        """Send one query and measure it. Returns False if it could not be encoded, or got no connection."""
+    async def _request(self, position: int, due_ns: int) -> int | None:
+        """Send one query and measure it. Returns when it was answered or given up; None if it could not be encoded, or got
+        no connection."""
         counts = self.opens_ns <= due_ns < self.closes_ns
         if counts:
             self.unfinished += 1
@@ -213,25 +215,25 @@ class _WorkerBlock:
             except Exception as error:  # whatever a model may raise: the request counts as failed, and the load goes on
                 self.part.example = self.part.example or f"{type(error).__name__}: {error}"
                 self._failed("encoding", counts)
-                return False
+                return None
             encoded_ns = time.monotonic_ns()
             try:
                 connection = await self.pool.acquire()
             except Broken as broken:
                 self._failed(broken.kind, counts)
-                return False
+                return None
             try:
                 if time.monotonic_ns() - due_ns > self.timeout_ns:
                     # A user would have left by now; the request would only lengthen the queue.
                     self._failed("timeout", counts)
-                    return True
+                    return time.monotonic_ns()
                 head = self.heads[connection.address.authority]
                 answer = await connection.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
                 sent_ns = connection.sent_ns
                 failure, took, said = checked(answer.status, answer.body)
             except Broken as broken:
                 self._failed(broken.kind, counts)
-                return broken.kind != "connection"
+                return None if broken.kind == "connection" else time.monotonic_ns()
             finally:
                 self.pool.release(connection)
             if failure is None and answer.received_ns - due_ns > self.timeout_ns:
@@ -240,7 +242,7 @@ class _WorkerBlock:
             if failure is not None:
                 self.part.example = self.part.example or said
                 self._failed(failure, counts)
-                return True
+                return answer.received_ns
             if self.opens_ns <= answer.received_ns < self.closes_ns:
                 self.part.completed += 1
             if counts:
@@ -249,7 +251,7 @@ class _WorkerBlock:
                 self.part.encode.append((encoded_ns - begun_ns) // 1000)
                 self.part.service.append((answer.received_ns - sent_ns) // 1000)
                 self.part.took.append(took)
-            return True
+            return answer.received_ns
         finally:
             if counts:
                 self.unfinished -= 1

@@ -46,7 +46,7 @@ from benchmarks.render import gains, quality_and_cost  # noqa: E402
 from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
-from opensearch_neural.evaluation.results import MeasuredEngine, Row, read  # noqa: E402
+from opensearch_neural.evaluation.results import MeasuredEngine, Row, Summary, read  # noqa: E402
 from opensearch_neural.index import segments  # noqa: E402
 from opensearch_neural.models import directory  # noqa: E402
 
@@ -74,7 +74,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     arm = "trained 10 minutes, averaged"
     monkeypatch.setattr(models, "STEPS", {"trained 10 minutes": 2})
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
-    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(models, "COST_SET", "two")
     monkeypatch.setattr(cost, "LOAD", quick(cost.LOAD))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)  # it changes nothing but how long merging waits
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
@@ -239,7 +239,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     arm = "trained 10 minutes"
     monkeypatch.setattr(models, "STEPS", {arm: 2})
     monkeypatch.setattr(models, "TRAINED_ON", ("one",))
-    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(models, "COST_SET", "two")
     monkeypatch.setattr(cost, "LOAD", quick(cost.LOAD))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
@@ -358,6 +358,14 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     assert {row.engine for row in of_codes if row.level and row.measure in ("requests/s", "refused")} == {*CASCADES}
     table = quality_and_cost(rows)
     assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
+    # Costs alone need the vectors and codes of no other set.
+    anew = tmp_path / "anew"
+    costs = rows_of("costs", "--dense", str(dense), "--quality-of", str(tmp_path / "with"), "--work", str(anew))
+    assert not [row for row in costs if row.measure in measures.MEASURES and row.set != "320 documents"]
+    loaded = {row.engine for row in costs if row.level and row.measure in ("requests/s", "refused")}
+    assert loaded >= {BM25, *SPARSE_ENGINES, *DENSE_ENGINES}
+    assert [path.name for path in (anew / "models").glob("*-opq*")] == ["dense-opq-of-two"]
+    assert not [*(anew / "vectors").glob("one-*")] and [*(anew / "vectors").glob("two-*")]
     weighed = [
         *arguments[:8], "--dense", str(dense), "--weights", "0.05,0.2", "--limit-queries", "7", "--record", str(work / "w"),
     ]  # fmt: skip
@@ -374,9 +382,11 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
         (["--pq", "p"], "give --dense MODEL too"),
         (["--beside", "."], "give --dense MODEL too"),
         (["--dense", "d", "--arm", "trained an hour"], "add --arm 'as"),
+        (["--quality-of", "."], "--documents names no size"),
+        (["--dense", "d", "--beside", ".", "--quality-of", ".", "--documents", "100"], "leave one of them out"),
     ],
 )
-def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: list[str], words: str) -> None:
+def test_options_that_do_not_go_together_are_refused(data: Path, more: list[str], words: str) -> None:
     arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), "--documents", "", *more]
     with pytest.raises((InputError, click.UsageError)) as error:
         CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False, standalone_mode=False)
@@ -398,7 +408,7 @@ def test_load_tests_that_cannot_work_are_refused_before_anything_is_trained(
     data: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, they were refused after all models were trained and all sets measured, which takes hours."""
-    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(models, "COST_SET", "two")
     monkeypatch.setattr(command, "check_models", lambda _: pytest.fail("it goes on"))
     arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
     with pytest.raises((InputError, click.UsageError)) as error:
@@ -495,7 +505,7 @@ def experiment_of_nine_sets(folder: Path) -> models.Experiment:
 def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, a test with another heap was made of the blocks that were measured with the first one."""
     folders: list[Path] = []
-    monkeypatch.setattr(cost, "COST_SET", "set0")
+    monkeypatch.setattr(models, "COST_SET", "set0")
     monkeypatch.setattr(cost, "growth_of", lambda *_, **how: Growth("corpus", "docs", 100))
     monkeypatch.setattr(cost, "grow", lambda *_, **how: None)
     monkeypatch.setattr(cost, "allowed_target", lambda *_, **how: None)
@@ -520,7 +530,7 @@ def test_the_encoders_of_all_arms_take_turns_and_their_rates_are_kept_together(
         def vectors(self, documents: list[int]) -> None:
             called.append(self.sparse)
 
-    monkeypatch.setattr(cost, "COST_SET", "set0")
+    monkeypatch.setattr(models, "COST_SET", "set0")
     monkeypatch.setattr(cost, "TURN", 4)
     monkeypatch.setattr(cost, "Encoders", Encoder)
     monkeypatch.setattr(cost, "load_sparse", str)
@@ -575,7 +585,9 @@ def test_a_cost_that_was_asked_for_and_not_measured_is_a_goal_that_is_not_met(tm
     assert not [goal for goal in command.goals(one_client, [p50]) if "100,000" in goal.goal]
 
 
-def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(tmp_path: Path) -> None:
+def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     experiment = experiment_of_nine_sets(tmp_path)
     gain = Row(
         "mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, BM25, kind="difference", variant=PUBLISHED, sets=9
@@ -589,6 +601,13 @@ def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_
     assert "bm25-sparse" in drawn and "as published" in drawn and "high-idf-first" not in drawn
     command.draw(experiment, [gain], tmp_path)
     assert not plot.exists()
+    # Costs measured anew stand beside recorded quality, in place of the recorded costs.
+    recorded = Summary("osn", "c0ffee", {"cores": 2}, [], [0], [gain, loaded]).write(tmp_path / "recorded")
+    drawn_points: list[Any] = []
+    monkeypatch.setattr(command.plots, "quality_and_cost", lambda points, *_, **how: drawn_points.append(points))
+    command.draw(replace(experiment, quality_of=(recorded,)), [replace(loaded, value=1.25)], tmp_path)
+    ((of_sum,),) = [points.values() for points in drawn_points]
+    assert [row.value for row in of_sum] == [1.25, pytest.approx(2.6)]
 
 
 def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_on(

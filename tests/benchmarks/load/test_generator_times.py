@@ -5,6 +5,7 @@ beside another program they would measure how long it kept them waiting.
 from __future__ import annotations
 
 import ast
+import asyncio
 import time
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from runs import measured, workload_at
 
 from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
+from benchmarks.load.connection import Pool
+from benchmarks.load.generator import Order, WorkerMeasurement, _WorkerBlock
+from benchmarks.load.workload import request_heads
 
 
 def quantile(block: Block, q: float) -> float:
@@ -61,6 +65,32 @@ def test_a_known_distribution_of_service_times_is_recovered_within_two_percent()
         if found == pytest.approx(expected, rel=0.02):
             return
     assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_a_closed_loop_measures_the_wait_for_the_encoding_of_other_clients() -> None:
+    """Queries take 20 ms to encode, one after another: ten clients wait ten times as long, as their throughput says."""
+    body = b'{"query": {}}'
+
+    def encode(_position: int) -> bytes:
+        time.sleep(0.02)
+        return body
+
+    async def answered(url: str) -> WorkerMeasurement:
+        workload = workload_at(url)
+        pool = Pool(workload.target, 100)
+        heads = request_heads(workload, workload.variants[0])
+        order = Order("bm25", "closed", 10, 0.0, time.monotonic_ns(), int(0.5e9), int(3e9), seed=1)
+        try:
+            return await _WorkerBlock(order, pool, encode, heads, len(workload.texts), timeout=30.0).run()
+        finally:
+            await pool.close()
+
+    with programmed(service_ms=(2.0,)) as url:
+        part = asyncio.run(answered(url))
+    mean_ms = np.mean(part.latency) / 1000
+    assert not part.failures and part.completed > 50
+    assert mean_ms == pytest.approx(10 * 3000 / part.completed, rel=0.05)
+    assert mean_ms > 150 and np.mean(part.encode) / 1000 < 40
 
 
 def test_an_open_loop_keeps_its_rate_whatever_the_server_does() -> None:
