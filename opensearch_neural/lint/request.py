@@ -120,13 +120,14 @@ class LintedRequest:
             for index, fields in self.index.several.items()
             if self.within is None or type_in(fields, self.within) == "nested"
         }
-        if needed in FAILS_BY_SHARD and needed in types.values():
-            taken = (needed, *FAILS_BY_SHARD[needed])
+        taken = (needed, *FAILS_BY_SHARD.get(needed, ()))
+        if needed in FAILS_BY_SHARD and (present := [type_ for type_ in taken if type_ in types.values()]):
             verdicts = {
                 index: outcome if type_ else missing or outcome for index, type_ in types.items() if type_ not in taken
             }
             if failing := [index for index, verdict in verdicts.items() if verdict == "rejected"]:
-                message = f"the field {name!r} is of type {needed} in some of the indexes: {shards_fail(failing)}"
+                types_ = " or ".join(present)
+                message = f"the field {name!r} is of type {types_} in some of the indexes: {shards_fail(failing)}"
                 self.report("field", "bends", path, message, "search only the indexes in which it is of this type")
             return True
         type_ = self.type_of(name)

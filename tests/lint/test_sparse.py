@@ -66,6 +66,20 @@ def seismic(*tokens: str) -> list[tuple[str, str]]:
     return [(finding.rule, finding.outcome) for finding in lint(body, index=SEISMIC)]
 
 
+@pytest.mark.parametrize("first", ["sparse_vector", "rank_features", "keyword"])
+def test_indexes_of_an_alias_that_hold_no_sparse_field_are_named(first: str) -> None:
+    """Before, a sparse_vector in the first index hid what the others have."""
+    several = {
+        name: {"v": {"type": type_}}
+        for name, type_ in {"first": first, "two": "sparse_vector", "other": "keyword"}.items()
+    }
+    index = IndexDescription(fields=several["first"], several=several)
+    body = {"query": {"neural_sparse": {"v": {"query_tokens": {"5": 1.0}}}}}
+    (finding,) = [found for found in lint(body, index=index) if found.rule == "field"]
+    assert finding.outcome == "bends" and "other" in finding.message
+    assert ("first" in finding.message.partition(":")[2]) == (first == "keyword")
+
+
 def test_tokens_of_a_sparse_vector_field_are_ids() -> None:
     assert seismic("0", "1000", "32767") == []
     for token in ("rain", "-1", "1.5", "", "2147483648", "²", "++5", "1" * 5000):

@@ -38,6 +38,7 @@ from opensearch_neural.models.directory import ModelInfo, locate, model_info
 from opensearch_neural.models.generative.generative_model import load_generative
 from opensearch_neural.models.generative.url_trie import CorpusUrls
 from opensearch_neural.retrievers import Retriever, Run
+from opensearch_neural.retrievers.analyzers import analyzer
 from opensearch_neural.retrievers.exact_multi_vector import MultiVectorRetriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.faiss import FaissRetriever, QuantizedRetriever
@@ -67,7 +68,8 @@ COUNTS = (
 MODELS = ("dense", "multi-layer", "quantized", "sparse")
 """The kinds of retrievers that are a model, which encodes the documents."""
 RETRIEVERS = (
-    "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, tome:URLS, run:FILE"
+    "bm25, bm25:ANALYZER, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, "
+    "tome:URLS, run:FILE"
 )
 
 
@@ -254,9 +256,12 @@ class LazyRetriever:
 
 
 def check_spec(spec: str) -> None:
-    """Raises InputError for a name that `open_retriever` does not know, ModelError for a missing model."""
+    """Raises InputError for a name or an analyzer that `open_retriever` does not know, ModelError for a missing model."""
     kind, _, name = spec.partition(":")
     if spec == "bm25" or (kind in ("run", "opensearch", "tome") and name):
+        return
+    if kind == "bm25":
+        analyzer(name)
         return
     if kind not in MODELS or not name:
         raise InputError(f"there is no retriever {spec!r}", f"expected one of {RETRIEVERS}")
@@ -274,22 +279,26 @@ def open_retriever(
 ) -> Retriever:
     """The retriever that `spec` names, for searching `documents`.
 
-    "bm25" (bm25s); "dense:MODEL" (exact, inner products of the model's vectors); "multi-layer:MODEL" (exact, the largest
-    inner product with a document's vectors); "quantized:MODEL" (exact, on documents' codes); "sparse:MODEL" (exact; also
-    a lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest`
-    wrote, on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`,
-    whose model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
-    vectors, so that an interrupted run need not encode again. by_record: whether the name of an index's retriever includes a
-    hash of the models and tuning in the index's record; the record is then read at once.
+    "bm25" (bm25s, with its own rules for English); "bm25:german" (bm25s, with the terms of an index with this analyzer,
+    one of `analyzers.ANALYZERS`); "dense:MODEL" (exact, inner products of the model's vectors); "multi-layer:MODEL" (exact,
+    the largest inner product with a document's vectors); "quantized:MODEL" (exact, on documents' codes); "sparse:MODEL"
+    (exact; also a lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that
+    `osn ingest` wrote, on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of
+    `osn model urls`, whose model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that
+    keeps the documents' vectors, so that an interrupted run need not encode again. by_record: whether the name of an index's
+    retriever includes a hash of the models and tuning in the index's record; the record is then read at once.
 
-    Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
+    Raises InputError for another name or analyzer, ModelError as the models do, ClusterError as the cluster does.
     """
     check_spec(spec)
     kind, _, name = spec.partition(":")
-    if spec == "bm25":
+    if kind == "bm25":
         from opensearch_neural.retrievers.bm25 import BM25Retriever
 
-        return LazyRetriever("bm25s", lambda: BM25Retriever(documents.ids, documents.values()))
+        return LazyRetriever(
+            f"bm25s {name}" if name else "bm25s",
+            lambda: BM25Retriever(documents.ids, documents.values(), analyzer=name or None),
+        )
     if kind == "run":
         return RunRetriever(Path(name))
     if kind == "opensearch":

@@ -18,7 +18,7 @@ from trainers.data.splits import fewer_documents
 from trainers.data.teach import Teaching, cache_name, teach
 from trainers.data.teacher_ensemble import check_weights, open_teachers
 from trainers.data.teacher_scores import LEXICAL, PairTeacher, Teacher, check_encoded, open_teacher
-from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
+from trainers.sparse.settings import STUDENT, BM25Settings, SparseCandidates, SparseConfig, StageSettings
 
 logger = logging.getLogger(__name__)
 LEAST_KNOWN = 0.5
@@ -33,13 +33,16 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
     candidates, spec = config.candidates, config.candidates.mine
     if spec is None:
         return list(sets)
+    if spec == "bm25" and config.bm25.analyzer != BM25Settings().analyzer:
+        spec = f"bm25:{config.bm25.analyzer}"
     name, made_by = spec, spec
     if spec == STUDENT:
         assert miner is not None
         name, made_by = f"sparse:{miner}", hash_files(miner)
     # For a corpus with made questions, the limit is a number of documents.
     limits = {settings.title: settings.limit for settings in config.train if settings.questions is None}
-    slug = f"{spec.partition(':')[0]}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
+    kind = spec.partition(":")[0]
+    slug = f"{kind}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
     result: list[TrainingData] = []
     for data in sets:
         fewest = int(np.diff(data.negatives.offsets).min(initial=candidates.negatives))
@@ -54,7 +57,7 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
                 name,
                 config.folder / "negatives" / f"{part.name}.{slug}-{part.hash}.jsonl",
                 Mining(candidates.depth, consistency=candidates.consistency),
-                cache=None if spec == "bm25" else vectors,
+                cache=None if kind == "bm25" else vectors,
                 add=len(part.negatives.values) > 0,
             )
 

@@ -274,6 +274,10 @@ def test_bm25_and_a_run_file_mine_by_name(data: TrainingData, tmp_path: Path) ->
     before = retriever.name
     (tmp_path / "any.run").write_text("q Q0 d1 1 9.5 x\n")
     assert open_retriever(f"run:{tmp_path / 'any.run'}", data.documents).name != before
+    german = open_retriever("bm25:german", data.documents)
+    assert german.name != open_retriever("bm25", data.documents).name
+    with pytest.raises(InputError, match="the analyzer 'klingon'"):
+        open_retriever("bm25:klingon", data.documents)
     for unknown in ("splade", "dense:", "bm26", "run:"):
         with pytest.raises(InputError, match="there is no retriever"):
             open_retriever(unknown, data.documents)

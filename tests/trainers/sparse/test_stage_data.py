@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from trainers.data.settings import DevSettings
 from trainers.data.teach import teach
 from trainers.data.teacher_scores import PairTeacher, open_teacher
 from trainers.doc2query.question_sets import QuestionSet
-from trainers.sparse.settings import SparseCandidates, SparseObjective
+from trainers.sparse.settings import BM25Settings, SparseCandidates, SparseObjective
 from trainers.sparse.stage_data import check_known, mined, teachers
 from trainers.sparse.train import prepared_sets
 
@@ -100,6 +101,26 @@ def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, 
     assert set(found.examples[0].negatives) == found_for["q1"] | {judged}
     assert [one.negatives for one in found.examples[1:]] == [one.negatives for one in alone.examples[1:]]
     assert min(len(one.negatives) for one in alone.examples) >= 3
+
+
+def test_bm25_mines_with_the_analyzer_of_the_index(tmp_path: Path, backbone: Path) -> None:
+    """Houses are Häuser: German stems find the plural, the rules for English do not."""
+    beir = tmp_path / "german"
+    documents = {"d1": "ein Bericht", "d2": "viele Häuser", "d3": "sonst etwas"}
+    (beir / "qrels").mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": id_, "text": text}) + "\n" for id_, text in documents.items())
+    )
+    (beir / "queries.jsonl").write_text(json.dumps({"_id": "q1", "text": "Haus"}) + "\n")
+    (beir / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    found = {}
+    for analyzer in ("english", "german"):
+        config = configuration(
+            backbone, beir, tmp_path, candidates=SparseCandidates(negatives=1, mine="bm25"), bm25=BM25Settings(analyzer)
+        )
+        (data,) = mined(config, [QuestionSet(beir).load()])
+        found[analyzer] = data.examples[0].negatives
+    assert found == {"english": (), "german": ("d2",)}
 
 
 def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
