@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,10 +111,13 @@ def _write(
 ) -> Report:
     """Write the corpus into the index of the job, under a lease of the index. alias_lease: that of the job's alias."""
     letters = letters_path(job.dead_letters, file_stem(job.alias or job.index), corpus.path)
-    reading = spooled(corpus.path, client, id_field=corpus.id_field)
-    with translate_errors(), patience(job.writing.retry.patience), reading as place:
+    with ExitStack() as stack:
+        stack.enter_context(translate_errors())
+        stack.enter_context(patience(job.writing.retry.patience))
+        known = read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
+        id_field = corpus.id_field or (known.names.get("id") if known is not None else None)
+        place = stack.enter_context(spooled(corpus.path, client, id_field=id_field))
         check_whole(job, corpus, place)
-        read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
         from_letters = is_dead_letter_file(Path(place))
         corpus_of_run = CorpusOfRun(
             corpus.name,
