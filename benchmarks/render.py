@@ -7,7 +7,7 @@ Markdown, for a terminal, the README and docs/: all rows of results (`text`), or
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -163,12 +163,24 @@ def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
     )
 
 
+def of_first(results: Iterable[Iterable[Row]]) -> list[Row]:
+    """The rows of several results, with the costs of an engine at a level from the first result that has one of them: P99
+    and P50 are of one run."""
+    rows: list[Row] = []
+    known: set[tuple[str, str, str]] = set()
+    for result in results:
+        new = [row for row in result if not row.level or (row.engine, row.variant, row.where) not in known]
+        rows += new
+        known |= {(row.engine, row.variant, row.where) for row in new if row.level}
+    return rows
+
+
 def quality_and_cost(rows: Sequence[Row]) -> str:
     """A line for each engine and model, compared with the first baseline.
 
     It has the points of nDCG@10 over the baseline in each mean of sets, the numbers of sets on which the interval lies above
     and below, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant is the model. Facts of
-    a single judged set are left out. Of several results with the same row the first counts.
+    a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
@@ -179,13 +191,10 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     for row in sorted(differences, key=lambda row: row.seed is not None):  # the mean over seeds, if there are several
         if row.baseline == baseline:
             gain.setdefault((row.engine, row.variant, row.set), in_points(row))
-    cost: dict[tuple[str, str, str, str], Row] = {}
-    for row in ratios_:
-        cost.setdefault((row.engine, row.variant, row.where, row.measure), row)
-    score: dict[tuple[str, str, str, str], Row] = {}
-    for row in rows:
-        if row.measure in (SCORE_KEPT, OVERLAP):
-            score.setdefault((row.engine, row.variant, row.set, row.measure), row)
+    cost = {(row.engine, row.variant, row.where, row.measure): row for row in ratios_}
+    score = {
+        (row.engine, row.variant, row.set, row.measure): row for row in rows if row.measure in (SCORE_KEPT, OVERLAP)
+    }
     means = list(dict.fromkeys(row.set for row in differences if row.sets))
     levels = [(row.where, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))

@@ -230,13 +230,16 @@ def _named(records: Records, place: str, name: str) -> Records:
 
 
 @contextmanager
-def spooled(corpus: str, client: OpenSearch | None = None, *, id_field: str | None = None) -> Iterator[str]:
+def spooled(
+    corpus: str, client: OpenSearch | None = None, *, id_field: str | None = None, usual_id: str | None = None
+) -> Iterator[str]:
     """A place where the corpus can be read more than once.
 
     Standard input, a pipe, or an index of `client`'s cluster is copied to a temporary file. Raises InputError for an index
     without a client, and if the temporary folder is full.
 
     id_field: the field that was named for ids; an index's documents then have no `_id` beside it
+    usual_id: the field that was named when the index to be written was made: documents that have it have no `_id` beside it
     """
     if not is_read_once(corpus):
         yield corpus
@@ -256,7 +259,14 @@ def spooled(corpus: str, client: OpenSearch | None = None, *, id_field: str | No
                 raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or use `osn ingest`")
             else:
                 place = CopiedIndex(file.name)
-                copy_index(client, corpus, file, place.note, ids=id_field in (None, "_id"))
+                copy_index(
+                    client,
+                    corpus,
+                    file,
+                    place.note,
+                    ids=id_field in (None, "_id"),
+                    other_id=None if id_field else usual_id,
+                )
             file.flush()
             copied = True
             yield place

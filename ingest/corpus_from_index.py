@@ -110,6 +110,7 @@ def copy_index(
     note: Callable[[str], None] = lambda index: None,
     *,
     ids: bool = True,
+    other_id: str | None = None,
 ) -> int:
     """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and `_source`, in the order of their
     `_id`s; returns their number.
@@ -120,6 +121,7 @@ def copy_index(
 
     note: called with the index of each line
     ids: whether to write the `_id`; not if a field of `_source` is the id, beside which a record may have no `_id`
+    other_id: a field, or the path of one, that is the id of those records that have it; they have no `_id` then
     """
     index = corpus.removeprefix(PREFIX)
     if not index:
@@ -145,9 +147,11 @@ def copy_index(
                 end_part()
         end_part()
         written = 0
+        others = None if other_id is None else FieldNames(id=(other_id,))
         for line in merge(*sorted_parts):
             record, _, name = line.rpartition(BEFORE_INDEX)
-            file.write((record if ids else ITS_ID.sub(b"{", record, count=1)) + b"\n")
+            has_other = others is not None and others.find(others.lifted(json.loads(record)), "id") is not None
+            file.write((ITS_ID.sub(b"{", record, count=1) if has_other or not ids else record) + b"\n")
             note(name[:-1].decode())
             written += 1
     return written

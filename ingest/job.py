@@ -115,8 +115,8 @@ def _write(
         stack.enter_context(translate_errors())
         stack.enter_context(patience(job.writing.retry.patience))
         known = read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
-        id_field = corpus.id_field or (known.names.get("id") if known is not None else None)
-        place = stack.enter_context(spooled(corpus.path, client, id_field=id_field))
+        usual_id = None if known is None or stored is not None else known.names.get("id")
+        place = stack.enter_context(spooled(corpus.path, client, id_field=corpus.id_field, usual_id=usual_id))
         check_whole(job, corpus, place)
         from_letters = is_dead_letter_file(Path(place))
         corpus_of_run = CorpusOfRun(

@@ -25,7 +25,7 @@ rows name it. The cascade after bm25-sparse is compared with hybrid, which is th
 measure hybrid, and takes the one kept in --work, if any.
 
 --quality-of measures costs alone, to have them anew (on another machine, or after a change of the code) without the
-hours that quality takes. OPQ is then learned from the vectors of COST_SET.
+hours that quality takes. OPQ is then learned from the vectors of COST_SET. Give a --work that has kept no costs.
 
 The plot shows quality against P99, a point for each engine. Slow results are kept in --work; the same command continues.
 """
@@ -50,7 +50,7 @@ from benchmarks.load.blocks import Level
 from benchmarks.load.command import owned_option
 from benchmarks.local_cluster import NODE, reachable
 from benchmarks.options import setting_options
-from benchmarks.render import LEAST_KEPT, in_points
+from benchmarks.render import LEAST_KEPT, in_points, of_first
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
@@ -114,7 +114,7 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
     Engines without a P99 are left out, and those of the results named by --beside and --quality-of are shown too."""
-    rows = [*rows, *(row for earlier in (*experiment.beside, *experiment.quality_of) for row in read(earlier).rows)]
+    rows = of_first([rows, *(read(earlier).rows for earlier in (*experiment.beside, *experiment.quality_of))])
     file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
     table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
@@ -137,6 +137,18 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         x=f"P99, in BM25's ({set_of_size(size)}, {LEVEL})",
         y=f"points of nDCG@10 over BM25,\n{label}",
     )
+
+
+def check_quality(experiment: Experiment) -> None:
+    """Raises InputError if a result of --quality-of cannot be read, or if none has the quality of one of the arms."""
+    rows = [row for earlier in experiment.quality_of for row in read(earlier).rows]
+    known = {row.variant for row in rows if row.kind == "difference" and row.sets}
+    missing = [arm for arm in experiment.arms if arm not in known]
+    if experiment.quality_of and missing:
+        raise InputError(
+            f"no result of --quality-of has the quality of {', '.join(map(repr, missing))} in a mean of sets",
+            "name the result that has it, or leave the arm out",
+        )
 
 
 def shown(row: Row) -> bool:
@@ -182,8 +194,9 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
         raise InputError("--quality-of measures the costs of all engines, --beside of some", "leave one of them out")
     check_load(experiment)
     check_models(experiment)
+    check_quality(experiment)
 
-    experiment.make_models(lambda _, name: name in experiment.measured_sets)
+    experiment.make_models(lambda model, name: name in experiment.measured_sets and model in experiment.measured_models)
     with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
         client = connect(settings=settings)
         rows = [] if experiment.quality_of else quality_rows(client, experiment)
@@ -192,7 +205,7 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
         rows,
         [] if experiment.beside else goals(experiment, rows),
         title="BM25 and what a sparse model adds",
-        data=experiment.sets.values(),
+        data=[experiment.sets[name] for name in experiment.measured_sets],
         seeds=experiment.seeds,
         record=record,
         shown=shown,

@@ -25,6 +25,7 @@ from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import facts, kept_rows
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
+from benchmarks.load.blocks import FORMAT
 from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
@@ -61,7 +62,7 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on.
     """
     rows: list[Row] = []
-    first = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
+    first = experiment.of_first_seed
     is_measured = {False: not experiment.beside, True: experiment.dense is not None}
     for with_dense, size, model in product((False, True), experiment.sizes, first):
         if not is_measured[with_dense]:
@@ -97,9 +98,9 @@ def _load(experiment: Experiment) -> LoadSettings:
 
 
 def load_hash(experiment: Experiment) -> str:
-    """A hash of what changes a load test, for file names; the weight changes the score kept."""
+    """A hash of what changes a load test, for file names. The weight changes the score kept, FORMAT what a latency is."""
     default = [Bm25SparseSetting.weight, str(RARE_WORDS), *SPARSE_ENGINES]
-    return fingerprint(list(experiment.clients), experiment.minutes, experiment.heap, *default)
+    return fingerprint(FORMAT, list(experiment.clients), experiment.minutes, experiment.heap, *default)
 
 
 def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:

@@ -202,6 +202,16 @@ class Experiment(ModelOptions):
         trained = [MeasuredEngine(arm, seed) for seed in self.seeds for arm in self.arms if arm != PUBLISHED]
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
+    @property
+    def measured_models(self) -> list[MeasuredEngine]:
+        """All models; for costs alone, those of the first seed."""
+        return self.of_first_seed if self.quality_of else self.models
+
+    @property
+    def of_first_seed(self) -> list[MeasuredEngine]:
+        """The models whose cost is measured."""
+        return [model for model in self.models if model.seed in (None, self.seeds[0])]
+
     def configuration(self, model: MeasuredEngine, name: str) -> SparseConfig:
         """The settings of the model's training; name: the set that it is for."""
         assert model.seed is not None

@@ -235,7 +235,8 @@ class Pace:
 
 
 FILE_NAME = "blocks.jsonl"
-FORMAT = 1
+FORMAT = 2
+"""1: a latency of a closed loop left out the wait while the worker encoded other clients' queries."""
 
 
 @dataclass
@@ -305,7 +306,9 @@ def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block], dict[str, Cont
             index: None if then is None else _contents(then) for index, then in head.get("contents", {}).items()
         }
         if head["format"] != FORMAT:
-            raise InputError(f"{path} has format {head['format']}, but this version reads format {FORMAT}")
+            raise InputError(
+                f"{path} has format {head['format']}, but this version reads format {FORMAT}", "give another --output"
+            )
     except (ValueError, KeyError, IndexError, TypeError):
         raise InputError(f"{path}, line 1: not the journal of a load run") from None
     blocks = []

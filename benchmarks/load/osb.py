@@ -4,7 +4,7 @@
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
 
 Request bodies are written to files, since OpenSearch Benchmark does not encode queries. Its `latency` counts from the
-moment a request was due, as ours does; its `service_time` is our latency of a closed loop without encoding.
+moment a request was due, as ours does; its `service_time` is our `service`.
 
 Two differences remain. It takes the time of an answer when the headers have arrived and its client library has read the
 body. And it needs more processor time for each request than this generator; on a machine shared with the cluster, it takes

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 TEXTS = ("text", "match_only_text", "search_as_you_type")
 """The types of fields that hold words."""
-FAILS_BY_SHARD: dict[str, tuple[str, ...]] = {"knn_vector": (), "nested": (), "rank_features": ("sparse_vector",)}
-"""{type that a query needs: other types that it takes}. In other fields, only the shards of their index fail."""
+FAILS_BY_SHARD = ("knn_vector", "nested", "rank_features")
+"""The types that a query needs of a field. In other fields, only the shards of their index fail."""
 
 
 def type_in(fields: Mapping[str, Mapping[str, Any]], name: str) -> str:
@@ -109,18 +109,25 @@ class LintedRequest:
         return not any(mapping.get("type") in ("alias", "flat_object") for mapping in around)
 
     def check_field(
-        self, name: str, needed: str, path: Path, outcome: Outcome = "rejected", *, missing: Outcome | None = None
+        self,
+        name: str,
+        needed: str,
+        path: Path,
+        outcome: Outcome = "rejected",
+        *,
+        missing: Outcome | None = None,
+        also: str = "",
     ) -> bool:
         """Whether the field may be of the type that the query needs; reports one that certainly is not.
 
-        missing: the verdict on a field that does not exist; None: `outcome`
+        missing: the verdict on a field that does not exist; None: `outcome`. also: another type that the query takes
         """
         types = {
             index: type_in(fields, name)
             for index, fields in self.index.several.items()
             if self.within is None or type_in(fields, self.within) == "nested"
         }
-        taken = (needed, *FAILS_BY_SHARD.get(needed, ()))
+        taken = (needed, also) if also else (needed,)
         if needed in FAILS_BY_SHARD and (present := [type_ for type_ in taken if type_ in types.values()]):
             verdicts = {
                 index: outcome if type_ else missing or outcome for index, type_ in types.items() if type_ not in taken
@@ -128,10 +135,10 @@ class LintedRequest:
             if failing := [index for index, verdict in verdicts.items() if verdict == "rejected"]:
                 types_ = " or ".join(present)
                 message = f"the field {name!r} is of type {types_} in some of the indexes: {shards_fail(failing)}"
-                self.report("field", "bends", path, message, "search only the indexes in which it is of this type")
+                self.report("field", "bends", path, message, "search only the indexes in which it is")
             return True
         type_ = self.type_of(name)
-        if type_ in (None, needed):
+        if type_ is None or type_ in taken:
             return True
         is_ = f"is of type {type_}" if type_ else "does not exist in this index"
         message = f"the field {name!r} {is_}, and the query needs {needed}"

@@ -18,8 +18,7 @@ def neural_sparse(request: LintedRequest, inner: Body, path: Path) -> None:
         where, options = (*path, name), as_object(options)
         tokens = options.get("query_tokens")
         seismic_field = request.type_of(name) == "sparse_vector"
-        if not seismic_field or request.index.several:
-            request.check_field(name, "rank_features", where)
+        request.check_field(name, "rank_features", where, also="sparse_vector")
         if not isinstance(tokens, dict):
             continue
         if not tokens:

@@ -12,7 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, page, plain, quality_and_cost, ratios, runs
+from benchmarks.render import (
+    COSTS,
+    arms,
+    costs,
+    gains,
+    kept_and_cost,
+    of_first,
+    page,
+    plain,
+    quality_and_cost,
+    ratios,
+    runs,
+)
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -38,6 +50,18 @@ def folder(tmp_path: Path) -> Path:
     replace(SUMMARY, title="", rows=[], goals=[]).write(tmp_path / "results" / "speed" / "cpu")
     (tmp_path / "results" / "published" / "plot.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
     return tmp_path / "results"
+
+
+def test_costs_of_several_results_are_not_mixed() -> None:
+    """Before, a P99 that the newer result lacked stood beside its P50."""
+
+    def cost(measure: str, value: float, level: str) -> Row:
+        return Row("100 documents", "hybrid", measure, value, None, None, 9, "bm25", kind="ratio", level=level)
+
+    newer = [cost("P50", 2.0, "20 clients")]
+    older = [cost(measure, 9.0, level) for level in ("1 client", "20 clients") for measure in ("P50", "P99")]
+    gain = Row("scifact", "hybrid", "nDCG@10", 0.1, None, None, 9, "bm25", kind="difference")
+    assert of_first([newer, [*older, gain]]) == [*newer, *older[:2], gain]
 
 
 class Page(HTMLParser):

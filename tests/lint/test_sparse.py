@@ -78,6 +78,11 @@ def test_indexes_of_an_alias_that_hold_no_sparse_field_are_named(first: str) -> 
     (finding,) = [found for found in lint(body, index=index) if found.rule == "field"]
     assert finding.outcome == "bends" and "other" in finding.message
     assert ("first" in finding.message.partition(":")[2]) == (first == "keyword")
+    # A rank_feature clause reads no sparse_vector.
+    clause = {"query": {"rank_feature": {"field": "v.5", "linear": {}}}}
+    of_clause = [found.message for found in lint(clause, index=index) if found.rule == "field"]
+    wrong = f"the field 'v' is of type {first}, and the query needs rank_features"
+    assert of_clause == ([] if first == "rank_features" else [wrong])
 
 
 def test_tokens_of_a_sparse_vector_field_are_ids() -> None:

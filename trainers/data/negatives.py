@@ -260,7 +260,7 @@ def check_spec(spec: str) -> None:
     kind, _, name = spec.partition(":")
     if spec == "bm25" or (kind in ("run", "opensearch", "tome") and name):
         return
-    if kind == "bm25":
+    if kind == "bm25" and name:
         analyzer(name)
         return
     if kind not in MODELS or not name:

@@ -198,8 +198,8 @@ class SparseCandidates:
     depth: int = 100
     """negatives are drawn from this many of the hardest"""
     mine: str | None = "bm25"
-    """the retriever that mines more negatives if there are too few: "bm25" (with the analyzer of `bm25`), "student" (not
-    pre-trained), or a retriever of `osn data mine`; null mines nothing"""
+    """the retriever that mines more negatives if there are too few: "bm25" (with the analyzer of `bm25`; for english
+    with bm25s's own rules), "student" (not pre-trained), or a retriever of `osn data mine`; null mines nothing"""
     consistency: int | None = None
     """leave out queries without a positive in this many best documents of the miner; null keeps all queries"""
 

@@ -376,6 +376,23 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
                 if "osn-test" not in name]  # fmt: skip
 
 
+def test_costs_alone_need_the_recorded_quality_of_their_arms(data: Path) -> None:
+    gain = Row(
+        "mean of 2 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, BM25, kind="difference", variant=PUBLISHED, sets=2
+    )
+    recorded = Summary("osn", "c0ffee", {"cores": 2}, [], [0], [gain]).write(data / "recorded").parent
+    experiment = experiment_of_nine_sets(data)
+    command.check_quality(replace(experiment, quality_of=(recorded,)))
+    with pytest.raises(InputError, match="has the quality of 'trained an hour' in a mean"):
+        command.check_quality(replace(experiment, quality_of=(recorded,), arms=(PUBLISHED, "trained an hour")))
+    with pytest.raises(InputError, match=r"summary\.json"):
+        command.check_quality(replace(experiment, quality_of=(data,)))
+    # Only the model of the first seed is made.
+    costs = replace(experiment, quality_of=(recorded,), arms=(PUBLISHED, "trained an hour"), seeds=(1, 2))
+    assert [model.seed for model in costs.measured_models] == [None, 1]
+    assert [model.seed for model in replace(costs, quality_of=()).measured_models] == [None, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [

@@ -278,7 +278,7 @@ def test_bm25_and_a_run_file_mine_by_name(data: TrainingData, tmp_path: Path) ->
     assert german.name != open_retriever("bm25", data.documents).name
     with pytest.raises(InputError, match="the analyzer 'klingon'"):
         open_retriever("bm25:klingon", data.documents)
-    for unknown in ("splade", "dense:", "bm26", "run:"):
+    for unknown in ("splade", "dense:", "bm26", "bm25:", "run:"):
         with pytest.raises(InputError, match="there is no retriever"):
             open_retriever(unknown, data.documents)
     with pytest.raises(ModelError):
