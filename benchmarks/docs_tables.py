@@ -23,8 +23,9 @@ command that made the result. Lists may follow the names; semicolons separate th
                                               only these costs and facts; costs at these levels (such as "20 clients") of
                                               engines whose quality was measured too; only these engines; gains in these
                                               means of sets; only these models. An empty or missing list: all
-    <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index; all
-                                              costs of an engine at a level are from the first that has any of them
+    <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index; the
+                                              costs of an engine at a level, and its gains, are from the first that
+                                              has any of them
     <!-- kept-and-cost: NAME -->              ways to search by the share of the exact result that they keep and their
                                               cost under load, and the goals
     <!-- kept-and-cost: NAME: MEASURE, MEASURE; ENGINE, ENGINE -->
@@ -55,6 +56,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +178,9 @@ RENDERED = re.compile(
 
 def rendered(what: str, summaries: Sequence[Summary], lists: Lists = ()) -> str:
     """The text behind a mark: the table of some results, their goals, their commands."""
-    parts = [MARKS[what](of_first(summary.rows for summary in summaries), lists)]
+    results = [summary.rows for summary in summaries]
+    rows = of_first(results) if what == "quality-and-cost" else [*chain(*results)]
+    parts = [MARKS[what](rows, lists)]
     if what in ("goals", "kept-and-cost") or not (lists or what in WITHOUT_GOALS):
         words = lists[0] if what == "goals" and lists else [""]
         goals = [goal for summary in summaries for goal in summary.goals if any(word in goal.goal for word in words)]

@@ -164,15 +164,25 @@ def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
 
 
 def of_first(results: Iterable[Iterable[Row]]) -> list[Row]:
-    """The rows of several results, with the costs of an engine at a level from the first result that has one of them: P99
-    and P50 are of one run."""
+    """The rows of several results, each part from the first that has any row of it.
+
+    Parts are the costs of an engine with a model at a level, so that P99 and P50 are of one run; and its gains over a
+    baseline, so that those of the mean and of each set are of one model.
+    """
     rows: list[Row] = []
-    known: set[tuple[str, str, str]] = set()
+    known: set[tuple[str, ...]] = set()
     for result in results:
-        new = [row for row in result if not row.level or (row.engine, row.variant, row.where) not in known]
-        rows += new
-        known |= {(row.engine, row.variant, row.where) for row in new if row.level}
+        parts = [(_part(row), row) for row in result]
+        rows += [row for part, row in parts if part not in known]
+        known |= {part for part, _ in parts if part}
     return rows
+
+
+def _part(row: Row) -> tuple[str, ...]:
+    """The part of a result that a row belongs to; empty for a row that stands for itself."""
+    if row.level:
+        return (row.engine, row.variant, row.where)
+    return (row.engine, row.variant, row.baseline, row.measure) if row.kind == "difference" else ()
 
 
 def quality_and_cost(rows: Sequence[Row]) -> str:

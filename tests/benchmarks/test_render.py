@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_costs_of_several_results_are_not_mixed() -> None:
+def test_parts_of_several_results_are_not_mixed() -> None:
     """Before, a P99 that the newer result lacked stood beside its P50."""
 
     def cost(measure: str, value: float, level: str) -> Row:
@@ -62,6 +62,10 @@ def test_costs_of_several_results_are_not_mixed() -> None:
     older = [cost(measure, 9.0, level) for level in ("1 client", "20 clients") for measure in ("P50", "P99")]
     gain = Row("scifact", "hybrid", "nDCG@10", 0.1, None, None, 9, "bm25", kind="difference")
     assert of_first([newer, [*older, gain]]) == [*newer, *older[:2], gain]
+    # Nor are gains of two trainings: that on a set is of the model of the mean.
+    mean = replace(gain, set="mean of 9 sets", sets=9, seed=42)
+    of_seeds = [replace(row, seed=None, seeds=(42, 43)) for row in (gain, mean)]
+    assert of_first([[mean], of_seeds, newer]) == [mean, *newer]
 
 
 class Page(HTMLParser):
