@@ -166,8 +166,8 @@ def costs(rows: Sequence[Row], measures: Sequence[str], quality: str) -> str:
 def of_first(results: Iterable[Iterable[Row]]) -> list[Row]:
     """The rows of several results, each part from the first that has any row of it.
 
-    Parts are the costs of an engine with a model at a level, so that P99 and P50 are of one run; and its gains over a
-    baseline, so that those of the mean and of each set are of one model.
+    Parts are the costs of an engine with a model at a level, so that P99 and P50 are of one run; what it keeps of the exact
+    score; and its gains over a baseline, so that those of the mean and of each set are of one model.
     """
     rows: list[Row] = []
     known: set[tuple[str, ...]] = set()
@@ -182,6 +182,8 @@ def _part(row: Row) -> tuple[str, ...]:
     """The part of a result that a row belongs to; empty for a row that stands for itself."""
     if row.level:
         return (row.engine, row.variant, row.where)
+    if row.measure in (SCORE_KEPT, OVERLAP):
+        return (row.engine, row.variant, row.set, row.measure)
     return (row.engine, row.variant, row.baseline, row.measure) if row.kind == "difference" else ()
 
 

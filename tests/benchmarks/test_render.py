@@ -66,6 +66,8 @@ def test_parts_of_several_results_are_not_mixed() -> None:
     mean = replace(gain, set="mean of 9 sets", sets=9, seed=42)
     of_seeds = [replace(row, seed=None, seeds=(42, 43)) for row in (gain, mean)]
     assert of_first([[mean], of_seeds, newer]) == [mean, *newer]
+    kept = Row("100 documents", "hybrid", "score kept", 0.99, None, None, 9)
+    assert of_first([[kept], [replace(kept, value=0.98, seed=42)]]) == [kept]
 
 
 class Page(HTMLParser):
