@@ -259,14 +259,8 @@ def spooled(
                 raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or use `osn ingest`")
             else:
                 place = CopiedIndex(file.name)
-                copy_index(
-                    client,
-                    corpus,
-                    file,
-                    place.note,
-                    ids=id_field in (None, "_id"),
-                    other_id=None if id_field else usual_id,
-                )
+                other_id = usual_id if id_field is None and usual_id != "_id" else None
+                copy_index(client, corpus, file, place.note, ids=id_field in (None, "_id"), other_id=other_id)
             file.flush()
             copied = True
             yield place

@@ -284,6 +284,10 @@ def test_the_own_id_of_an_index_may_be_named_too(client: OpenSearch, index_name:
     settings = replace(corpora.job("", index_name), corpus=source, dead_letters=tmp_path / "dead")
     assert run_job(client, settings, show_progress=False).documents == 1
     assert client.get(index=index_name, id="a")["_source"]["id"] == "b"
+    # Also where the index knows this name, and the option is not given again.
+    client.index(index=theirs, id="c", body={"id": "d", "text": "snow"}, refresh=True)
+    again = run_job(client, replace(settings, corpus=replace(source, id_field=None)), show_progress=False)
+    assert again.letters == 0 and snapshot(client, index_name).keys() == {"a", "c"}
 
 
 def test_lists_of_strings_are_searched_as_one_text_and_stored_as_they_were(
