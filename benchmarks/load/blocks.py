@@ -307,7 +307,8 @@ def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block], dict[str, Cont
         }
         if head["format"] != FORMAT:
             raise InputError(
-                f"{path} has format {head['format']}, but this version reads format {FORMAT}", "give another --output"
+                f"{path} has format {head['format']}, but this version reads format {FORMAT}",
+                "give another --output or --restart",
             )
     except (ValueError, KeyError, IndexError, TypeError):
         raise InputError(f"{path}, line 1: not the journal of a load run") from None

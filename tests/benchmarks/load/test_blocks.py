@@ -99,6 +99,12 @@ def test_another_run_is_not_mixed_in(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"another run \(differs in queries\)"):
         BlockLog.open(tmp_path, {"queries": "b", "seed": 1}, engines=1)
     assert BlockLog.open(tmp_path, {"queries": "b", "seed": 1}, engines=1, restart=True).blocks == []
+    # Format 1 had latencies of closed loops that left out a part of the wait.
+    path = tmp_path / "blocks.jsonl"
+    path.write_text(json.dumps({**json.loads(path.read_text().splitlines()[0]), "format": 1}) + "\n")
+    with pytest.raises(InputError, match="has format 1"):
+        BlockLog.open(tmp_path, {"queries": "b", "seed": 1}, engines=1)
+    assert BlockLog.open(tmp_path, {"queries": "b", "seed": 1}, engines=1, restart=True).blocks == []
     (tmp_path / "blocks.jsonl").write_text("not a journal\n")
     with pytest.raises(InputError, match="line 1: not the journal"):
         BlockLog.open(tmp_path, {}, engines=1)
