@@ -87,7 +87,8 @@ class Block:
     encode: float | None
     """Mean, ms."""
     network: float | None
-    """Mean of service − took, ms. OpenSearch rounds took down to whole milliseconds, so up to 1 ms of it is counted here."""
+    """Mean of service − took, ms. OpenSearch rounds took down to whole milliseconds, so up to 1 ms of it is counted here.
+    So is the wait of an answer while its worker encodes another query."""
     took: float | None
     """Mean, ms."""
     server_cpu: float | None
@@ -100,6 +101,8 @@ class Block:
     """Why the block is left out; None: it counts. Its failures are still listed."""
     example: str = ""
     """The message of one failure."""
+    wait: float | None = None
+    """Mean time from when a request was due to when its worker began it, ms; None also in blocks of earlier versions."""
 
     @property
     def failed(self) -> int:
@@ -171,6 +174,7 @@ def block_of(
         failures=dict(failures),
         latency=_histogram(merged(parts, "latency")),
         late=_histogram(merged(parts, "late")) if turn.level.mode == "open" else "",
+        wait=_mean_ms(merged(parts, "late"), answered),
         encode=_mean_ms(merged(parts, "encode"), answered),
         network=_mean_ms(_network(parts), answered),
         took=_mean_ms(merged(parts, "took"), answered),

@@ -25,7 +25,7 @@ from opensearch_neural.files import write_text
 
 CSV_NAME = "load.csv"
 QUALITY = ("nDCG@10", "R@10", "R@100", "overlap@10", "score kept")
-PARTS = ("encode", "network", "took")
+PARTS = ("wait", "encode", "network", "took")
 """The parts of a request's time."""
 COLUMNS = (
     *("refused", *QUALITY, "P50 ms", "P90 ms", "P99 ms", "P99 / {base}", "requests/s", "requests/s / {base}"),

@@ -226,7 +226,7 @@ class Cell:
         return None if ratio is None or ratio.low is None else ratio
 
     def mean_of(self, part: str) -> float | None:
-        """Mean of "encode", "network" or "took" in ms, over all answered requests."""
+        """Mean of "wait", "encode", "network" or "took" in ms, over all answered requests."""
         parts = [
             (value, block.requests - block.failed)
             for block in self.blocks

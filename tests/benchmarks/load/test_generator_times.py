@@ -15,7 +15,7 @@ from programmed_endpoint import programmed
 from runs import measured, workload_at
 
 from benchmarks.load import histogram as hdr
-from benchmarks.load.blocks import Block, Level
+from benchmarks.load.blocks import Block, Level, Turn, block_of
 from benchmarks.load.connection import Pool
 from benchmarks.load.generator import Order, WorkerMeasurement, _WorkerBlock
 from benchmarks.load.workload import request_heads
@@ -91,6 +91,11 @@ def test_a_closed_loop_measures_the_wait_for_the_encoding_of_other_clients() -> 
     assert not part.failures and part.completed > 50
     assert mean_ms == pytest.approx(10 * 3000 / part.completed, rel=0.05)
     assert mean_ms > 150 and np.mean(part.encode) / 1000 < 40
+    block = block_of(Turn(0, Level("closed", 10), "bm25"), 3.0, [part])
+    assert block.wait is not None and block.encode is not None
+    assert block.network is not None and block.took is not None
+    assert block.wait > 50
+    assert block.wait + block.encode + block.network + block.took == pytest.approx(mean_ms, rel=0.05)
 
 
 def test_an_open_loop_keeps_its_rate_whatever_the_server_does() -> None:
