@@ -3,7 +3,7 @@ of documents of a shard.
 
 Searches also work without these: they then need the model's files, ask for the largest weights, measure the scale, and
 count. So an ingest does not fail if one of them cannot be stored, but only warns. An IDF table that was counted while the
-corpus was written is different: it must be stored, since the index's record names it (`keep_table`).
+corpus was written is always stored on this machine; if the cluster does not take it, the warning names its folder.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from opensearchpy import OpenSearch
 
     from opensearch_neural.models.sparse.table_encoder import TableEncoder
@@ -34,8 +36,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: str) -> None:
-    """Store the query encoder of an index, so that searches need no model files."""
+def keep_encoder(
+    client: OpenSearch, index: str, encoder: TableEncoder, name: str, *, only_copy: Path | None = None
+) -> None:
+    """Store the query encoder of an index, so that searches need no model files.
+
+    only_copy: the folder of a model that was made on this machine, and that nobody else has
+    """
     try:
         with translate_errors():
             hidden_index.store_encoder(client, index, encoder.hash, name, encoder.to_bytes())
@@ -43,6 +50,13 @@ def keep_encoder(client: OpenSearch, index: str, encoder: TableEncoder, name: st
         log.warning(
             "the query encoder could not be stored on the cluster; searches need the model's files: %s", error.message
         )
+        if only_copy is not None:
+            log.warning(
+                "only %s has the IDF table that was counted from this corpus: keep this folder, and run `osn index "
+                "store-encoder %s` here as soon as the cluster takes it",
+                only_copy,
+                index,
+            )
 
 
 def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None) -> str:
@@ -67,12 +81,12 @@ def store_encoder_again(client: OpenSearch, name: str, sparse: str | None = None
 
 def keep_table(client: OpenSearch, index: str, table: CorpusTable) -> None:
     """Store the counted table of a corpus: the model on this machine, the query encoder on the cluster, and last the index's
-    record, so that the record never names a model that is not stored.
+    record. So the record never names a model that is stored nowhere; a cluster that does not take it is warned of.
 
     Raises ModelError if the SPLADE has changed, and opensearch-py's errors, since the index is not complete without the
     table.
     """
-    keep_encoder(client, index, table.query, table.name)
+    keep_encoder(client, index, table.query, table.name, only_copy=table.folder)
     write_record(client, index, replace(existing_record(client, index), sparse=table.counted))
 
 

@@ -270,10 +270,10 @@ class Bm25Sparse(Windowed):
     def rare_first(self, text: str, page: Page, window: int | None, how: Bm25SparseSetting) -> tuple[str, str] | None:
         """(the rare words of the text, the others) if the rare words decide in phase one, else None.
 
-        They do if there is a window, no `collapse` and no query of one's own, and if a word finds the same alone as in the
-        text (`searched_word_by_word`).
+        They do if there is a window, no `collapse`, no fields and no query of one's own, and if a word finds the same alone
+        as in the text (`searched_word_by_word`).
         """
-        if how.rare is None or window is None or page.get("collapse") or page.get("base"):
+        if how.rare is None or window is None or any(map(page.get, ("collapse", "base", "fields"))):
             return None
         if not self.load_word_by_word():
             return None

@@ -123,6 +123,20 @@ def bases(text: str) -> dict[str, queries.Clause]:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("field", ["text^3", "te*t", "te*t^3"])
+def test_a_single_field_may_have_a_boost_or_be_a_pattern(written: Written, field: str) -> None:
+    factor = 3 if "^" in field else 1
+    plain = written.hits(queries.bm25("word1 word3", fields=["text"], size=DOCUMENTS))
+    assert len(plain) > 10
+    expected = {id: factor * score for id, score in plain.items()}
+    assert written.hits(queries.bm25("word1 word3", fields=[field], size=DOCUMENTS)) == pytest.approx(
+        expected, rel=1e-5
+    )
+    summed = queries.bm25_sparse("word1 word3", {"t1": 1e-6}, fields=[field], window=5, size=DOCUMENTS)
+    assert written.hits(summed) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.cluster
 @of_a_cluster
 @given(texts, tokens, st.floats(0.05, 4), st.booleans(), st.booleans())
 def test_without_a_window_every_document_has_the_sum(

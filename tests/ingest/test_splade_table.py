@@ -29,13 +29,14 @@ from ingest.documents import Documents
 from ingest.job import Job, run_job
 from ingest.model_request import ModelRequest
 from ingest.settings import Models, NewIndex
+from ingest.stored_query_data import store_encoder_again
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.versions.builds import serving_index
 from ingest.versions.swap import Gate, SwapRefused, parse_requirement
 from ingest.writing import journal
 from ingest.writing.bulk import BulkWriter
 from ingest.writing.verification import Verification
-from opensearch_neural.cluster.connect import connect_async
+from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index import hidden_index
@@ -429,6 +430,26 @@ def test_a_half_written_index_is_begun_anew(
     expected = by_two_passes(client, half, monkeypatch, tmp_path / "two passes")
     assert_same_but_rewritten(left, expected)
     assert len(left["documents"]) == 90
+
+
+def test_the_only_copy_of_a_counted_table_is_named(
+    client: OpenSearch,
+    cluster_url: str,
+    index_name: str,
+    splade: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = lambda request: Fault("status", 403) if "/_doc/encoder-" in request.path else None
+        run(connect(proxy.url), splade_job(corpus_of(tmp_path), index_name, splade))
+    sparse = existing_record(client, index_name).sparse
+    assert sparse is not None
+    (named,) = (line for line in caplog.messages if "counted from this corpus" in line)
+    assert str(registry.link_of(sparse.hash).resolve()) in named and f"store-encoder {index_name}" in named
+    assert read_encoder(client, sparse.query_hash) is None
+    assert store_encoder_again(client, index_name) == index_name
+    assert read_encoder(client, sparse.query_hash) is not None
 
 
 def test_another_machine_goes_on(

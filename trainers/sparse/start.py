@@ -37,11 +37,16 @@ def load_start(
     encode documents.
 
     trust_remote_code: whether the start's own code may run.
-    Raises ModelError if the directory is no such model, its head lacks weights, or its code is needed and may not run;
-    InputError if `document_length` exceeds its positions.
+    Raises ModelError if the directory is no such model, if its head lacks weights, if a sparse model has no head, or if its
+    code is needed and may not run; InputError if `document_length` exceeds its positions.
     """
-    folder, _ = _document_side(locate(name_or_path, code=trust_remote_code))
+    folder, activation = _document_side(locate(name_or_path, code=trust_remote_code))
     model, tokenizer, fresh = backbones.masked_language_model(folder, trust_remote_code=trust_remote_code)
+    if fresh and activation is not None:
+        raise ModelError(
+            f"{folder}: the weights of the masked-LM head are missing",
+            "a sparse model has a trained head: fetch it again",
+        )
     if fresh:
         backbones.identity_head(model)
     if student.dropout is not None:

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from click.testing import CliRunner  # noqa: E402
 from own_code import give_own_code  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny import WORDS, tiny_backbone  # noqa: E402
 from tiny_sparse import SMALL, batch_of, configuration  # noqa: E402
 
@@ -88,6 +89,34 @@ def test_a_start_that_cannot_be_trained_is_refused_before_the_data_are_read(
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="holds no document with text"):
         train_sparse(configuration(masked_lm, data, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("kind", ["router", "siamese", "masked language model with a table"])
+def test_a_sparse_model_that_lost_its_head_is_refused_and_gets_no_new_one(
+    trained: Path, masked_lm: Path, beir: Path, tmp_path: Path, kind: str
+) -> None:
+    damaged = tmp_path / "damaged"
+    if kind == "siamese":
+        from sentence_transformers import SparseEncoder
+        from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+
+        modules = [MLMTransformer(str(masked_lm)), SpladePooling("max")]
+        SparseEncoder(modules=modules, device="cpu").save_pretrained(str(damaged), create_model_card=False)
+    else:
+        shutil.copytree(trained if kind == "router" else masked_lm, damaged)
+    if kind == "masked language model with a table":
+        save_idf(damaged / "idf.json", dict.fromkeys(WORDS, 1.0))
+    load_start(damaged, SMALL)
+    removed = 0
+    for file in damaged.rglob("model.safetensors"):
+        tensors = load_file(file)
+        kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("cls.")}
+        removed += len(tensors) - len(kept)
+        save_file(kept, file, metadata={"format": "pt"})
+    assert removed
+    with pytest.raises(ModelError, match="the weights of the masked-LM head are missing"):
+        train_sparse(configuration(damaged, beir, tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_activation_that_is_asked_for_is_used_with_one_warning(
