@@ -133,8 +133,8 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **val
     osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
 
     Engines: those of `osn search`, and two-phase (neural-search's own processor), each with options after a +:
-    hits, rare, window, dense-window, weight, keep, rescore, form, source, size, index, prune, expansion
-    (see benchmarks/load/variants.py). Presets: sum, paper, quantized, rivals, windows, processor.
+    hits, rare, window, dense-window, weight, keep, whole, first, rescore, form, source, size, index, prune,
+    expansion (docs/load.md explains them). Presets: sum, paper, quantized, rivals, windows, processor.
 
     If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
     is partial, or if a measurement was refused because the generator itself was near its limit.
