@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.lint.values import as_list
 from opensearch_neural.queries import forward_index
 from opensearch_neural.queries.body_parts import Clause, token_of
 from opensearch_neural.queries.look_up_table import SCRIPT, PackedTable
@@ -190,16 +191,16 @@ def _score(
 def _score_bool(
     inner: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...], known: Known
 ) -> tuple[NDArray[np.bool_], Float32s]:
-    must = [_score(query, documents, boosts, known) for query in _listed(inner.get("must"))]
-    should = [_score(query, documents, boosts, known) for query in _listed(inner.get("should"))]
-    least = str(inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1))
+    must = [_score(query, documents, boosts, known) for query in as_list(inner.get("must"))]
+    should = [_score(query, documents, boosts, known) for query in as_list(inner.get("should"))]
+    least = str(inner.get("minimum_should_match", 0 if must or as_list(inner.get("filter")) else 1))
     if not least.isdecimal():
         raise InputError(f"minimum_should_match {least!r} is not predicted", "use a whole number from 0")
     total = np.zeros(documents.documents)
     for _, scores in must + should:
         total += scores
     matched = np.ones(documents.documents, dtype=bool)
-    for query in _listed(inner.get("must_not")):
+    for query in as_list(inner.get("must_not")):
         matched &= ~_score(query, documents, boosts, known)[0]
     for matches, _ in must:
         matched &= matches
@@ -213,7 +214,3 @@ def _product(boosts: Iterable[float]) -> np.float32:
     for boost in boosts:
         product = product * np.float32(boost)
     return product
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
