@@ -442,7 +442,8 @@ def test_the_only_copy_of_a_counted_table_is_named(
 ) -> None:
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = lambda request: Fault("status", 403) if "/_doc/encoder-" in request.path else None
-        run(connect(proxy.url), splade_job(corpus_of(tmp_path), index_name, splade))
+        # A corpus of its own, since the cluster may have the encoder of another test's.
+        run(connect(proxy.url), splade_job(corpus_of(tmp_path, 61), index_name, splade))
     sparse = existing_record(client, index_name).sparse
     assert sparse is not None
     (named,) = (line for line in caplog.messages if "counted from this corpus" in line)
@@ -450,6 +451,7 @@ def test_the_only_copy_of_a_counted_table_is_named(
     assert read_encoder(client, sparse.query_hash) is None
     assert store_encoder_again(client, index_name) == index_name
     assert read_encoder(client, sparse.query_hash) is not None
+    hidden_index.forget(client, index_name, existing_record(client, index_name))
 
 
 def test_another_machine_goes_on(
