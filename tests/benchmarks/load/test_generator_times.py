@@ -94,7 +94,8 @@ def test_a_closed_loop_measures_the_wait_for_the_encoding_of_other_clients() -> 
     block = block_of(Turn(0, Level("closed", 10), "bm25"), 3.0, [part])
     assert block.wait is not None and block.encode is not None
     assert block.network is not None and block.took is not None
-    assert block.wait > 50
+    # An answer that arrives meanwhile waits to be read, or its client waits to encode: which, differs from run to run.
+    assert block.wait + block.network > 100
     assert block.wait + block.encode + block.network + block.took == pytest.approx(mean_ms, rel=0.05)
 
 
