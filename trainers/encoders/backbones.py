@@ -133,14 +133,14 @@ def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, po
 
 
 def masked_language_model(
-    name_or_path: str | Path, *, trust_remote_code: bool = False
+    name_or_path: str | Path, *, trust_remote_code: bool = False, needs_head: bool = False
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
     """(model, tokenizer, whether its head is new) of any BERT-like directory or hub id.
 
     An encoder without a masked-LM head (all-MiniLM-L6-v2) gets a new head: output layer tied to the word embeddings, random
-    transform, output bias `HEAD_BIAS`. trust_remote_code: whether the model's own code may run. Raises ModelError if the
-    directory holds another kind of model, if the tokenizer has more tokens than the model, or if the model needs code of
-    its own that may not run.
+    transform, output bias `HEAD_BIAS`. trust_remote_code: whether the model's own code may run. needs_head: whether a model
+    without a head is refused. Raises ModelError if the directory holds another kind of model, if the tokenizer has more
+    tokens than the model, if a head is needed and missing, or if the model needs code of its own that may not run.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
     model, missing = load_model(AutoModelForMaskedLM, folder, trust_remote_code=trust_remote_code)
@@ -154,6 +154,11 @@ def masked_language_model(
     if output is not None:
         refuse_more_tokens(len(vocabulary_of(tokenizer.backend_tokenizer)), len(output.weight), folder)
     fresh = _lacks_head(model, missing, folder)
+    if fresh and needs_head:
+        raise ModelError(
+            f"{folder}: the weights of the masked-LM head are missing",
+            "a sparse model has a trained head: fetch it again",
+        )
     if fresh:
         model.tie_weights()
         if output.weight is not model.get_input_embeddings().weight:

@@ -41,12 +41,9 @@ def load_start(
     code is needed and may not run; InputError if `document_length` exceeds its positions.
     """
     folder, activation = _document_side(locate(name_or_path, code=trust_remote_code))
-    model, tokenizer, fresh = backbones.masked_language_model(folder, trust_remote_code=trust_remote_code)
-    if fresh and activation is not None:
-        raise ModelError(
-            f"{folder}: the weights of the masked-LM head are missing",
-            "a sparse model has a trained head: fetch it again",
-        )
+    model, tokenizer, fresh = backbones.masked_language_model(
+        folder, trust_remote_code=trust_remote_code, needs_head=activation is not None
+    )
     if fresh:
         backbones.identity_head(model)
     if student.dropout is not None:

@@ -56,6 +56,17 @@ def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model"
 
 
+def siamese(masked_lm: Path, folder: Path, *, activation: Any = "relu", **settings: Any) -> Any:
+    """A siamese SPLADE of sentence-transformers, saved in `folder`."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+
+    modules = [MLMTransformer(str(masked_lm)), SpladePooling("max", activation_function=activation)]
+    model = SparseEncoder(modules=modules, device="cpu", **settings)
+    model.save_pretrained(str(folder), create_model_card=False)
+    return model
+
+
 def weights(vectors: Any) -> list[dict[str, float]]:
     return [vectors.row(at) for at in range(len(TEXTS))]
 
@@ -97,11 +108,7 @@ def test_a_sparse_model_that_lost_its_head_is_refused_and_gets_no_new_one(
 ) -> None:
     damaged = tmp_path / "damaged"
     if kind == "siamese":
-        from sentence_transformers import SparseEncoder
-        from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-
-        modules = [MLMTransformer(str(masked_lm)), SpladePooling("max")]
-        SparseEncoder(modules=modules, device="cpu").save_pretrained(str(damaged), create_model_card=False)
+        siamese(masked_lm, damaged)
     else:
         shutil.copytree(trained if kind == "router" else masked_lm, damaged)
     if kind == "masked language model with a table":
@@ -242,14 +249,8 @@ def test_a_start_goes_on_with_its_pruning(
 def test_a_siamese_start_goes_on_with_both_prompts_where_the_network_encodes_queries(
     masked_lm: Path, beir: Path, tmp_path: Path
 ) -> None:
-    from sentence_transformers import SparseEncoder
-    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-
     prompts = {"query": "gol ", "document": "ruz pol "}
-    theirs = SparseEncoder(
-        modules=[MLMTransformer(str(masked_lm)), SpladePooling("max")], prompts=prompts, device="cpu"
-    )
-    theirs.save_pretrained(str(tmp_path / "splade"), create_model_card=False)
+    theirs = siamese(masked_lm, tmp_path / "splade", prompts=prompts)
     network = replace(SMALL, queries="network", head="full")
     config = configuration(tmp_path / "splade", beir, tmp_path / "model", student=network)
     stores = [QuestionSet(beir).load().documents]
@@ -288,12 +289,7 @@ def test_a_trained_head_is_neither_warmed_up_nor_calibrated(trained: Path, beir:
 
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
 def test_a_siamese_splade_model_is_a_start(masked_lm: Path, beir: Path, tmp_path: Path, activation: Any) -> None:
-    from sentence_transformers import SparseEncoder
-    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
-
-    modules = [MLMTransformer(str(masked_lm)), SpladePooling("max", activation_function=activation)]
-    theirs = SparseEncoder(modules=modules, device="cpu")
-    theirs.save_pretrained(str(tmp_path / "splade"), create_model_card=False)
+    theirs = siamese(masked_lm, tmp_path / "splade", activation=activation)
     student = build(configuration(tmp_path / "splade", beir, tmp_path / "out"), [QuestionSet(beir).load().documents])
     special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
     expected = [
