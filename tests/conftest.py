@@ -6,11 +6,14 @@ none of them can be had the tests that need one fail and say what is missing; th
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Generator, Iterator
@@ -24,6 +27,7 @@ import pytest
 
 from opensearch_neural import node
 from opensearch_neural.errors import OsnError
+from opensearch_neural.home import home
 from opensearch_neural.node import clusters, configuration
 
 if TYPE_CHECKING:
@@ -48,6 +52,23 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("random", deadline=None, suppress_health_check=BUSY)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+def _own_home() -> None:
+    """What a test run remembers of its models goes with it; only the node's files, which take minutes to fetch, are those of
+    whoever runs it. The processes of xdist have the home of the process that starts them."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    kept = home().resolve() / "node"
+    own = tempfile.mkdtemp(prefix="osn-tests-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    with suppress(OSError):  # `node.start` says what is wrong with the folder
+        kept.mkdir(parents=True, exist_ok=True)
+        Path(own, "node").symlink_to(kept, target_is_directory=True)
+    os.environ["OSN_HOME"] = own
+
+
+_own_home()
 
 TESTS = Path(__file__).resolve().parent
 COMPOSE = TESTS.parent / "docker-compose.yml"
