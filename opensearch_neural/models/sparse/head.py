@@ -168,7 +168,8 @@ def _largest_products(hidden: Tensor, mask: Tensor, weight: Tensor, read_as: tor
     tokens = _padded_by_first(hidden, mask)
     largest = torch.empty((hidden.shape[0], weight.shape[0]), dtype=read_as or hidden.dtype, device=hidden.device)
     for documents, entries in _tiles(hidden, weight):
-        largest[documents, entries] = (tokens[documents] @ weight[entries].T).view(largest.dtype).amax(dim=1)
+        products = tokens[documents] @ weight[entries].T  # of autocast's type, where that is on, and not of `hidden`'s
+        largest[documents, entries] = (products.view(read_as) if read_as else products).amax(dim=1)
     return largest
 
 

@@ -96,6 +96,22 @@ def test_in_bfloat16_the_gradient_has_the_dtypes_of_what_it_is_for() -> None:
         assert gradient.abs().sum() > 0
 
 
+@pytest.mark.parametrize("entries", [None, torch.tensor([3, 0, 29, 17])])
+def test_autocast_multiplies_in_bfloat16_what_a_layer_norm_gave_in_float32(entries: torch.Tensor | None) -> None:
+    """As on a GPU, whose autocast computes norms in float32."""
+    inputs = [
+        one if one.dtype == torch.int64 else one.detach().float().requires_grad_()
+        for one in example(documents=2, length=5, vocabulary=30, size=8, bias=0.0)
+    ]
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = trained_logits(*inputs, entries)
+    expected = plain(*inputs) if entries is None else plain(*inputs)[:, entries]
+    torch.testing.assert_close(logits, expected, atol=0.05, rtol=0.02)
+    for gradient in torch.autograd.grad(logits.log1p().sum(), [inputs[0], inputs[2], inputs[3]]):
+        assert gradient.dtype == torch.float32
+        assert gradient.abs().sum() > 0
+
+
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(0, 2**32 - 1))
 def test_shares_add_up_to_the_vocabulary_and_wanted_entries_stand_for_themselves(
     wanted: int, count: int, seed: int
