@@ -112,6 +112,7 @@ def prepare(
         ]
         measured += held_back
     elsewhere = PreparedSets([], [], [], []) if other is None else other
+    sets = [without_documents_of(data, elsewhere.held_back) for data in sets]
     if withheld := [*held_back, *elsewhere.held_back]:
         sets = [withholding(data, withheld) for data in sets]
     sets = [without_questions_of(data, (*measured, *elsewhere.measured)) for data in sets]

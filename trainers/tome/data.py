@@ -181,9 +181,11 @@ def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
 
 
 def split(queries: Queries, share: float, seed: int) -> tuple[Queries, Queries]:
-    """(train, dev), split by query: dev gets the share `share`, drawn at random. Their documents stay in training."""
-    rows = np.unique(queries.pairs[:, 0])
-    count = round(share * len(rows))
-    drawn = np.random.default_rng([seed, 11]).permutation(rows)[:count]
-    inside = np.isin(queries.pairs[:, 0], drawn)
+    """(train, dev), split by the normalised text of queries: dev gets the share `share` of the texts, drawn at random. Their
+    documents stay in training."""
+    text_of_pair = queries.texts.canonical[queries.pairs[:, 0]]
+    texts = np.unique(text_of_pair)
+    count = round(share * len(texts))
+    drawn = np.random.default_rng([seed, 11]).permutation(texts)[:count]
+    inside = np.isin(text_of_pair, drawn)
     return Queries(queries.texts, queries.pairs[~inside]), Queries(queries.texts, queries.pairs[inside])

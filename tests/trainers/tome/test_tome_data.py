@@ -139,6 +139,16 @@ def test_dev_queries_do_not_train_and_their_documents_do(zoo: Path) -> None:
     assert len(split(queries, 0.0, seed=1)[1].pairs) == 0
 
 
+def test_a_question_that_is_asked_twice_is_in_train_or_in_dev(zoo: Path) -> None:
+    """By its text: a query generator writes questions of its training set again, and the same for two documents."""
+    data = load_training(zoo)
+    queries = gather([data, replace(data, name="generated")], data.documents)
+    train, dev = split(queries, 0.25, seed=1)
+    assert len(train.pairs) + len(dev.pairs) == 32
+    texts = [{queries.texts.text_at(row) for row in part.pairs[:, 0].tolist()} for part in (train, dev)]
+    assert len(texts[1]) == 4 and not texts[0] & texts[1]
+
+
 def test_urls_that_a_tokenizer_changes_are_told_apart_from_those_that_are_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
