@@ -194,10 +194,10 @@ class EncoderSettings:
     """the most tokens of a query"""
     document_length: int = 256
     """the most tokens of a document"""
-    query_prompt: str = ""
-    """text before every query"""
-    document_prompt: str = ""
-    """text before every document"""
+    query_prompt: str | None = None
+    """text before every query; null takes the start's"""
+    document_prompt: str | None = None
+    """text before every document; null takes the start's"""
     dropout: float | None = None
     """dropout of the network; null keeps the backbone's own"""
 
@@ -210,4 +210,4 @@ class EncoderSettings:
         return self.query_length if role == "query" else self.document_length
 
     def prompt(self, role: Role) -> str:
-        return self.query_prompt if role == "query" else self.document_prompt
+        return (self.query_prompt if role == "query" else self.document_prompt) or ""

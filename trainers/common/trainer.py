@@ -187,7 +187,7 @@ class LoopTrainer(Trainer):
             if processes() > 1:
                 dist.all_reduce(means)
                 means /= processes()
-            logs |= {name: round(value, 6) for name, value in zip(self._sums, means.tolist(), strict=True)}
+            logs |= {name: float(f"{value:.6g}") for name, value in zip(self._sums, means.tolist(), strict=True)}
             if self._since is not None:
                 before, then = self._since
                 now = time.perf_counter()

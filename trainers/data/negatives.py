@@ -166,7 +166,7 @@ def with_mined(
     from trainers.common.processes import main_process_first  # here, because it imports torch; BM25 needs no torch
 
     with main_process_first():
-        engine = open_retriever(retriever, data.documents, cache=cache)
+        engine = open_retriever(retriever, data.documents, cache=cache, by_record=True)
         mine(data, engine, mining, output=file)
     return with_negatives(data, file, add=add)
 

@@ -23,7 +23,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense.onnx_encoder import export_onnx
 from opensearch_neural.models.dense.pooling import Pooling, pooled, pooling_modes
-from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
+from opensearch_neural.models.directory import Module, locate, prompt, refuse_several_vectors, routes
 from opensearch_neural.models.pretrained import T5, load_any_tokenizer, load_model, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.tokenizer import refuse_more_tokens
@@ -41,6 +41,8 @@ class Start:
     """the pooling of the directory; None if it has none"""
     normalize: bool
     """whether the directory normalizes vectors"""
+    prompts: dict[Role, str]
+    """the texts that the directory puts before queries and documents; empty where it has none"""
 
     @property
     def tied(self) -> bool:
@@ -57,7 +59,7 @@ def read_start(name_or_path: str | Path) -> Start:
     by_route = routes(path)
     if not by_route:
         refuse_several_vectors(path, "start from {path}/document, its documents' transformer")
-        return Start(dict.fromkeys(ROLES, path), None, False)
+        return Start(dict.fromkeys(ROLES, path), None, False, dict.fromkeys(ROLES, ""))
     modules = by_route.get("") or by_route.get("document") or next(iter(by_route.values()))
     towers = {role: by_route.get("") or by_route.get(role) or modules for role in ROLES}
     for tower in towers.values():
@@ -73,6 +75,7 @@ def read_start(name_or_path: str | Path) -> Start:
         {role: tower[0].path for role, tower in towers.items()},
         poolings.pop() if poolings else None,
         modules[-1].type == "Normalize",
+        {role: prompt(path, role) for role in ROLES},
     )
 
 
@@ -153,8 +156,8 @@ class Encoder(nn.Module):
 def load_towers(
     start: Start, settings: EncoderSettings
 ) -> tuple[dict[Role, Encoder], dict[Role, Tokenizer], EncoderSettings]:
-    """The encoder and tokenizer of each role, and `settings` with pooling and normalization filled in from the start. With
-    tied settings both roles have the same encoder.
+    """The encoder and tokenizer of each role, and `settings` with pooling, normalization and prompts filled in from the
+    start. With tied settings both roles have the same encoder.
 
     Raises InputError if tied settings meet two towers, or a length exceeds the backbone's positions; ModelError for a
     folder that does not load, or whose tokenizer has more tokens than the model.
@@ -178,7 +181,14 @@ def load_towers(
         if pooling == "cls" and encoders[role].backbone.config.model_type in T5:
             raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
         backbones.check_length(encoders[role].backbone, f"encoder.{role}_length", settings.length(role))
-    return encoders, tokenizers, replace(settings, pooling=pooling, normalize=normalize)
+    query_prompt, document_prompt = (
+        start.prompts[role] if given is None else given
+        for role, given in zip(ROLES, (settings.query_prompt, settings.document_prompt), strict=True)
+    )
+    filled = replace(
+        settings, pooling=pooling, normalize=normalize, query_prompt=query_prompt, document_prompt=document_prompt
+    )
+    return encoders, tokenizers, filled
 
 
 def write_sentence_transformer(

@@ -33,7 +33,7 @@ from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import LabelledBatch, SequenceToSequence, log_likelihood
 from trainers.encoders.settings import NewBackbone
 from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, corpus_documents, tokenize_corpus
+from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, age, corpus_documents, tokenize_corpus
 
 KIND = "masked-lm"
 TOKENIZER_SAMPLE = 100_000
@@ -145,15 +145,18 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
     """A tokenizer trained on the corpus, in `folder`.
 
     It is kept, so that a resumed run does not have to train an identical tokenizer. One that was made with other settings
-    is replaced.
+    is replaced, and until a run began also one of other content.
     """
     pieces = new.pieces or ("wordpiece" if new.architecture == "bert" else "byte-level")
     sample = TOKENIZER_SAMPLE if limit is None else min(limit, TOKENIZER_SAMPLE)
     made_with = f"{pieces} {new.vocabulary} {new.positions} {sample} {', '.join(map(str, config.corpus))}\n"
+    content = f"{[age(path) for path in config.corpus]}\n"
     note = folder / "made_with.txt"
     if (folder / "tokenizer.json").exists():
         # Earlier versions kept no note: there the run that is continued has the same settings.
-        if note.read_text() == made_with if note.exists() else (folder.parent / "run.json").exists():
+        begun = (folder.parent / "run.json").exists()
+        kept = note.read_text() if note.exists() else made_with if begun else ""
+        if kept == made_with + content or (begun and kept.startswith(made_with)):
             return folder
         shutil.rmtree(folder)
     if new.architecture == "t5" and pieces != "byte-level":
@@ -165,7 +168,7 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         tokenizer.save_pretrained(beside)
-        (Path(beside) / note.name).write_text(made_with)
+        (Path(beside) / note.name).write_text(made_with + content)
         folder.mkdir(exist_ok=True)
         # tokenizer.json last: if it exists, the folder is complete.
         for file in sorted(Path(beside).iterdir(), key=lambda file: file.name == "tokenizer.json"):

@@ -65,7 +65,7 @@ def tokenize_corpus(
     copies stay together. Raises InputError for a corpus without text.
     """
     made_by = {
-        "corpus": [[str(path.resolve()), *_age(path)] for path in corpus],
+        "corpus": [[str(path.resolve()), *age(path)] for path in corpus],
         "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16],
         "length": length,
         "dev_share": dev_share,
@@ -99,7 +99,7 @@ def tokenize_corpus(
     return train_part, dev_part
 
 
-def _age(path: Path) -> list[int]:
+def age(path: Path) -> list[int]:
     """Total size and latest time of a corpus's files, which change if other content has the same name."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
     stats = [file.stat() for file in files if file.is_file()]

@@ -309,7 +309,7 @@ class SparseStudent(CachedModel):
                 activation=activation,
                 max_active=settings.max_active,
                 max_length=settings.document_length,
-                document_prompt=self.encoder_settings.document_prompt,
+                document_prompt=self.encoder_settings.prompt("document"),
                 trust_remote_code=self.trust_remote_code,
             )
         shutil.rmtree(network)

@@ -116,7 +116,8 @@ class DevRetrieval:
     def _untrained(self, name: str, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
         if name == "BM25":
             return self.bm25[id(texts)].retrieve(queries, DEPTH)
-        lexicon = self._lexicon(texts)
+        # Not the present table: a run that is continued measures these after its table was trained.
+        lexicon = self.own.get(id(texts)) or self.student.first_lexicon
         impacts = lexicon.impacts(list(texts.values()))
         documents = impacts if name == "word-piece BM25" else (impacts > 0).astype(np.float32)
         return _ranked(lexicon.encoder.query.encode, documents, lexicon.encoder.vocabulary, queries, texts)

@@ -79,7 +79,7 @@ class Regression(TrainingModel):
             error = error * failure
         return Losses(
             {"error": error, "size": 0.01 * self.net[0].weight.square().sum()},  # type: ignore[union-attr]
-            {"share": torch.tensor(self.progress.share)},
+            {"share": torch.tensor(self.progress.share), "lambda": torch.tensor(1.25e-7)},
         )
 
     def export(self, folder: Path) -> None:
@@ -517,6 +517,7 @@ def test_each_loss_term_and_measure_is_logged_by_its_name(tmp_path: Path) -> Non
     for entry in logged:
         assert entry["error"] + entry["size"] == pytest.approx(entry["loss"], abs=1e-4)
         assert entry["steps_per_second"] > 0
+        assert entry["lambda"] == pytest.approx(1.25e-7, rel=1e-5), "however small"
     assert logged[-1]["share"] == pytest.approx((12 + 13) / 2 / 15)
 
 

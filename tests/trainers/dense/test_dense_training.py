@@ -20,6 +20,7 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense.torch_encoder import load_dense  # noqa: E402
+from opensearch_neural.models.directory import prompt  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
 from trainers.common.run_folder import history  # noqa: E402
@@ -89,6 +90,23 @@ def test_the_settings_dropout_replaces_the_backbones_own_and_not_what_its_folder
     assert backbones.largest_dropout(given["query"]) == 0.0
     assert backbones.largest_dropout(own["query"]) == 0.2
     assert given["query"].backbone.config.hidden_dropout_prob == 0.2, "the next training starts with the backbone's own"
+
+
+def test_a_model_keeps_the_prompts_of_its_start_unless_others_are_given(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    """Such as E5's "query: " and "passage: "."""
+    small: dict[str, Any] = {"training": TrainingSettings(steps=1, batch_size=8, learning_rate=1e-9)}
+    lengths: dict[str, Any] = {"query_length": 16, "document_length": 32}
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    prompts = EncoderSettings(**lengths, query_prompt="query: ", document_prompt="passage: ")
+    train_dense(configuration(backbone, beir, first, encoder=prompts, **small))
+    train_dense(configuration(first, beir, second, encoder=EncoderSettings(**lengths), **small))
+    train_dense(configuration(first, beir, third, encoder=EncoderSettings(**lengths, query_prompt=""), **small))
+    assert prompt(second, "query") == "query: " and prompt(second, "document") == "passage: "
+    assert prompt(third, "query") == "" and prompt(third, "document") == "passage: "
+    np.testing.assert_allclose(*(load_dense(model).encode_queries(TEXTS) for model in (first, second)), atol=1e-5)
+    assert not np.allclose(*(load_dense(model).encode_queries(TEXTS) for model in (first, third)))
 
 
 def test_a_killed_run_with_dropout_and_gradient_caching_resumes_to_the_same_weights(

@@ -94,6 +94,18 @@ def test_a_tokenizer_of_other_settings_is_made_anew(corpus: Path, tmp_path: Path
     assert tokenizer.model_max_length == config.new.positions != 24
 
 
+def test_a_corpus_that_was_mended_before_training_began_has_a_tokenizer_of_its_own(
+    corpus: Path, tmp_path: Path
+) -> None:
+    config = small(corpus, tmp_path / "model")
+    with pytest.raises(InputError, match="max_length"):  # after its tokenizer was made
+        train_masked_lm(replace(config, max_length=1000))
+    lines = [json.dumps({"_id": str(at), "text": "zebra quagga okapi"}) + "\n" for at in range(200)]
+    corpus.write_text("".join(lines))
+    train_masked_lm(config)
+    assert "zebra" in backbones.load_tokenizer(tmp_path / "model").get_vocab()
+
+
 def test_a_new_t5_learns_to_fill_spans(corpus: Path, tmp_path: Path) -> None:
     new = NewBackbone("t5", layers=1, hidden=32, heads=2, vocabulary=450, dropout=0.0)
     config = small(corpus, tmp_path / "t5", new=new)

@@ -33,6 +33,7 @@ from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.formats import read_header  # noqa: E402
 from trainers.data.loading import NEGATIVES  # noqa: E402
+from trainers.data.sets import PreparedSets  # noqa: E402
 from trainers.data.settings import DevSettings  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
@@ -311,6 +312,26 @@ def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, ba
     (data,), (held_back,) = before.train, last.held_back
     answers = {held_back.documents.text_at(row) for row in held_back.positives.values.tolist()}
     assert answers and answers <= {data.documents.text_at(row) for row in data.withheld.tolist()}
+
+
+def test_no_earlier_stage_is_trained_on_other_questions_of_documents_that_are_held_back(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path / "model", selection=DevSettings(hold_back=4))
+    last = prepared_sets(config)
+    asked_otherwise = shutil.copytree(beir, tmp_path / "data")
+    questions = [json.loads(line) for line in (beir / "queries.jsonl").read_text().splitlines()]
+    lines = [json.dumps(one | {"text": f"what about {one['text']}"}) for one in questions]
+    (asked_otherwise / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    made = replace(config, train=[QuestionSet(asked_otherwise)], selection=DevSettings())
+    (held_back,) = last.held_back
+    answers = {held_back.documents.text_at(row) for row in held_back.positives.values.tolist()}
+
+    def trained(prepared: PreparedSets) -> set[str]:
+        return {data.documents.text_at(row) for data in prepared.train for row in data.positives.values.tolist()}
+
+    assert answers <= trained(prepared_sets(made))
+    assert not answers & trained(prepared_sets(made, other=last))
 
 
 def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do_nothing(

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny_sparse import configuration, student  # noqa: E402
+from tiny_sparse import SMALL, configuration, student  # noqa: E402
 
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.data.dev_sets import dev_set  # noqa: E402
@@ -63,6 +63,24 @@ def test_the_baseline_and_the_sum_on_dev_have_the_bm25_that_is_configured(
         retriever = BM25Retriever(ids, texts, analyzer=settings.analyzer, k1=settings.k1, b=settings.b)
         expected = retriever.retrieve(dev.queries, 100)
         assert retrieval.searched_sum(dev.queries, dev.documents) == expected
+
+
+def test_what_needs_no_training_is_measured_with_the_table_before_training(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    """A run that is continued measures it after its table was trained."""
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, idf_rate=20.0))
+    dev = [dev_set(config.train[0].load(), queries=20, documents=40, seed=0)]
+    model = student(config)
+
+    def baselines() -> dict[str, float]:
+        measured = DevRetrieval(model, dev, config.bm25).measures()
+        return {name: value for name, value in measured.items() if name.startswith(("presence", "word-piece"))}
+
+    before = baselines()
+    with torch.no_grad():
+        model.log_idf_factors.fill_(-200)  # so that no word counts
+    assert before and baselines() == before
 
 
 @pytest.mark.parametrize(
