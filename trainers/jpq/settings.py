@@ -191,6 +191,8 @@ class JpqConfig:
             raise ValueError(
                 "training.embedding_rate is for transformers; with query_layers 0 set training.learning_rate"
             )
+        if self.query_layers == 0 and self.dropout is not None:
+            raise ValueError("dropout is for transformers; a table of tokens (query_layers 0) has none")
         if self.negatives.asked_only and not self.lambda_rank:
             raise ValueError(
                 "negatives.asked_only would have no effect: objective.lambda_rank is 0, nothing is searched"

@@ -112,6 +112,10 @@ class WarmUpSettings:
     weight: float | None = None
     """mean weight, before training, of the largest such term of a document; null does not change the scale"""
 
+    def __post_init__(self) -> None:
+        if self.weight is not None and self.expansions is None:
+            raise ValueError("weight would have no effect: without expansions the head is not calibrated")
+
 
 @dataclass(slots=True)
 class SparseObjective(ObjectiveSettings):
@@ -140,6 +144,8 @@ class SparseObjective(ObjectiveSettings):
             raise ValueError("all_pairs works with kl only: margin_mse compares the query's own candidates")
         if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):
             raise ValueError("sparse_weight must be above 0; it weights the student beside a base: name objective.base")
+        if not self.info_nce and self.temperature not in (None, 1.0):
+            raise ValueError("temperature would have no effect: it is for info_nce, which is 0")
         if not 0 < self.base_share <= 1 or (self.base is None and self.base_share != 1):
             raise ValueError(
                 f"base_share {self.base_share}: above 0 and at most 1, and below 1 only beside a base: name objective.base"

@@ -7,6 +7,7 @@ and 4.1. Beyond the paper, the loss may add BM25 to the scores (`objective.base`
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,11 @@ from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings
 from trainers.sparse.tiled_head import activation, trained_logits
 
+logger = logging.getLogger(__name__)
+
 SILENT = -1e4
-"""The output bias of special tokens: keeps their logits below 0 in training and in every library that loads the model."""
+"""The output bias of special tokens: keeps their logits below 0 in training and, where the model's files hold a bias, in
+every library that loads it."""
 
 TOKENS = 4096
 """Tokens that are encoded together for measures, with padding."""
@@ -114,6 +118,12 @@ class SparseStudent(CachedModel):
         self.has_bias = self.head.bias is not None
         if self.head.bias is None:
             # The model's files have no place for it: it only silences special tokens, and is not trained.
+            logger.warning(
+                "%s has no output bias, which would silence special tokens: `osn` leaves them out, and other libraries "
+                "give [CLS] and the like weights%s",
+                name,
+                ", of queries too, which add to every score" if settings.queries == "network" else "",
+            )
             self.head.bias = nn.Parameter(torch.zeros(len(self.head.weight)), requires_grad=False)
         self.settings, self.objective, self.regularization = settings, objective, regularization
         self.encoder_settings = EncoderSettings(

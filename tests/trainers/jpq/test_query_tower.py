@@ -173,6 +173,8 @@ def test_fewer_than_no_layers_and_nothing_to_learn_are_refused(config: JpqConfig
         replace(config, objective=JpqObjective(lambda_rank=0.0))
     with pytest.raises(ValueError, match="with query_layers 0 set"):
         replace(config, query_layers=0, training=replace(config.training, embedding_rate=1e-3))
+    with pytest.raises(ValueError, match="dropout is for transformers"):
+        replace(config, query_layers=0, dropout=0.1)
     with pytest.raises(ValueError, match="lambda_rank must be at least 0, not -1"):
         JpqObjective(lambda_rank=-1)
     with pytest.raises(ValueError, match="query_layers must be at least 0, not -1"):

@@ -31,6 +31,7 @@ from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,
     SparseObjective,
     StudentSettings,
+    WarmUpSettings,
 )
 from trainers.sparse.stage_data import teachers  # noqa: E402
 from trainers.sparse.start import build  # noqa: E402
@@ -234,6 +235,13 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
     for settings in ({"sparse_weight": 0.3}, {"base_share": 0.5}, {"base": "bm25", "base_share": 0.0}):
         with pytest.raises(ValueError, match=r"name objective\.base"):
             SparseObjective(info_nce=1.0, **settings)
+
+
+def test_settings_that_would_have_no_effect_are_refused() -> None:
+    with pytest.raises(ValueError, match="temperature would have no effect"):
+        SparseObjective(info_nce=0.0, kl=1.0, temperature=3.0)
+    with pytest.raises(ValueError, match="weight would have no effect"):
+        WarmUpSettings(expansions=None, weight=0.2)
 
 
 @pytest.mark.parametrize("head", ["full", "sampled"])

@@ -53,11 +53,14 @@ def test_the_directory_loads_in_sentence_transformers_with_the_same_vectors(
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
 
 
-def test_a_head_without_a_bias_is_written_as_it_was_trained(tmp_path: Path, beir: Path) -> None:
+def test_a_head_without_a_bias_is_written_as_it_was_trained(
+    tmp_path: Path, beir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     config = configuration(tiny_modern_bert(tmp_path / "modern", decoder_bias=False), beir, tmp_path / "model")
     train_sparse(config)
     model = build(config, [config.train[0].load().documents]).eval()
     assert not model.head.bias.requires_grad
+    assert "has no output bias, which would silence special tokens" in caplog.text
     (tmp_path / "written").mkdir()
     model.export(tmp_path / "written")
     assert model.head.bias is not None
