@@ -691,6 +691,7 @@ def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> Non
     ):
         body = written.engines(first=first, window=12, dense_window=5).body(engine, QUERY, size=3)
         hits = written.client.search(index=written.index, body=queries.explained(body))["hits"]["hits"]
+        assert len(hits) == 3
         for hit in hits:
             parts = shares(hit["_explanation"])
             assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)
