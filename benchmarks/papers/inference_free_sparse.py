@@ -332,9 +332,9 @@ class Ablation:
 
 def trained_dense(ablation: Ablation, start: str) -> str:
     """The second dense teacher: `start` trained further by `osn train dense` on the same questions. Returns its folder."""
+    from trainers.common.settings import EncoderSettings
     from trainers.dense.settings import DenseConfig
     from trainers.dense.train import train_dense
-    from trainers.encoders.tower import EncoderSettings
 
     config = DenseConfig(
         output=Path(),

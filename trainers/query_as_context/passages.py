@@ -19,6 +19,7 @@ from opensearch_neural.corpus.passages import split
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.pretrained import load_tokenizer
 from opensearch_neural.models.tokenizer import unlimited
 from trainers.common.config import fingerprint
 from trainers.common.precision import computed_in
@@ -30,7 +31,6 @@ from trainers.data.masking import Ids
 from trainers.data.texts import Ragged, TextStore, normalised
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.settings import GenerationSettings
-from trainers.encoders import backbones
 from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     A passage is as many whole sentences as fit `passage_length` with the special tokens (section 4.1). A rule finds the ends
     of sentences, because the paper's tool, NLTK's model, would need a download. A file is made anew if its inputs changed.
     """
-    tokenizer = backbones.load_tokenizer(locate(config.backbone))
+    tokenizer = load_tokenizer(locate(config.backbone))
     pieces = unlimited(tokenizer.backend_tokenizer)
     unseen = [settings.load() for settings in config.unseen]
     made_by = {
