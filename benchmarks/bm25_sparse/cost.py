@@ -30,7 +30,7 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.speed.turns import on_blocks, rate
+from benchmarks.turns import on_blocks, rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus

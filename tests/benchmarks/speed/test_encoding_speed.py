@@ -26,7 +26,7 @@ from benchmarks.speed.encoding_speed import (  # noqa: E402
     NDCG,
     Sizes,
 )
-from benchmarks.speed.turns import ratio, ratio_row  # noqa: E402
+from benchmarks.turns import ratio, ratio_row  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation import results  # noqa: E402
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces  # noqa: E402
