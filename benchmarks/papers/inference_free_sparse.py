@@ -36,10 +36,10 @@ import click
 import numpy as np
 
 from benchmarks import cluster_bm25, plots
-from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse import vectors as stored_vectors
+from benchmarks.bm25_sparse.engines import TUNED
 from benchmarks.bm25_sparse.measures import (
     MEASURES,
-    TUNED,
     judged_queries,
     rows_of_sets,
     sets_of_means,
@@ -651,12 +651,12 @@ def rare_first_name(ratio: float) -> str:
 
 def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) -> dict[str, Measured]:
     """{engine: the model's measures}, searched with all tokens, and with rare tokens first for each of RATIOS."""
-    manifest = dense.sparse_vectors(experiment, model, test.name)
+    manifest = stored_vectors.sparse_vectors(experiment, model, test.name)
     place = experiment.work / "exact" / f"{test.name}-{slug(str(model))}-{manifest.stem}"
 
     @cache
     def loaded() -> tuple[list[str], SparseVectors, Callable[[str], Mapping[str, float]]]:
-        ids, vectors = dense.stored_sparse(experiment, model, test.name)
+        ids, vectors = stored_vectors.stored_sparse(experiment, model, test.name)
         return ids, vectors, TableEncoder.load(Path(experiment.on_corpus(model, test.name))).encode
 
     def run(rare: Rare | None) -> Measured:

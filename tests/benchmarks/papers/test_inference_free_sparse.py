@@ -18,7 +18,7 @@ from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
 from benchmarks import cluster_bm25 as rival  # noqa: E402
 from benchmarks.bm25_sparse import models  # noqa: E402
-from benchmarks.bm25_sparse.measures import TUNED  # noqa: E402
+from benchmarks.bm25_sparse.engines import TUNED  # noqa: E402
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.experiment import Table  # noqa: E402
