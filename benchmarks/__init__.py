@@ -5,6 +5,7 @@
     local_cluster.py      the cluster that a benchmark searches: the user's, or a node of its own; searches of judged queries
     cluster_bm25.py       OpenSearch's BM25, tuned on train questions, as a rival
     beir_parts.py         parts of BEIR data sets as sets of their own; checks that a --work folder has the same data
+    turns.py              arms timed in turns, and their ratios
     options.py            options of the commands: fields of a dataclass, lists of numbers, --part
     render.py             rows as tables and pages
     plots.py              plots of rows: curves, and quality against cost

@@ -77,7 +77,7 @@ def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Ite
 
     A job without an index gets a new one; rejected documents are kept only if the job names a file for them.
     """
-    index = job.index or f"osn-published-{uuid.uuid4().hex[:8]}"
+    index = job.index or f"osn-bench-{uuid.uuid4().hex[:8]}"
     delete = {"index": index, "params": {"ignore_unavailable": "true"}}
     with tempfile.TemporaryDirectory(prefix="osn-dead-letters-") as folder:
         letters = job.dead_letters or Path(folder) / "dead-letters.jsonl"

@@ -24,7 +24,7 @@ from benchmarks.load.quality import nearness_rows
 from benchmarks.load.variants import TWO_PHASE, Variant, page_of, parse_variants, with_options
 from benchmarks.load.workload import LoadTarget, Workload, prepared
 from benchmarks.options import NumberList, of_options, setting, setting_options
-from benchmarks.speed.turns import Search, Seconds, fastest, ratio, say
+from benchmarks.turns import Search, Seconds, fastest, ratio, say
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings

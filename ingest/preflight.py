@@ -161,16 +161,32 @@ def check_fields(
     """
     first = islice(documents, FIRST_RECORDS)
     survey = survey_fields(first, mapped=mapped, objects=objects, doubles=doubles, flat_objects=flat_objects)
+    _check_count(len(survey.kinds), mapped_fields, limit=limit, limit_known=limit_known)
+    _warn_of_texts(survey, named, read_by_model=read_by_model)
+    _warn_of_values(survey)
+    return _to_be_longs(survey, doubles, longs)
+
+
+def _check_count(fields: int, mapped_fields: int, *, limit: int, limit_known: bool) -> None:
+    """Raise InputError if there are more fields than the index may have, or warn (`check_fields`).
+
+    fields: how many fields without a mapping the first documents have
+    """
     room = limit - OWN_FIELDS
-    if len(survey.kinds) + mapped_fields > room:
-        counted = f"the first documents have {len(survey.kinds):,} different fields"
-        if mapped_fields:
-            counted = f"{mapped_fields:,} fields and subfields have a mapping, and {counted} beside them"
-        limited = f"the index may have only {room:,} beside its own (index.mapping.total_fields.limit)"
-        remedy = "leave fields out, write them as one list of {name, value}, or raise --field-limit"
-        if len(survey.kinds) > room or limit_known:
-            raise InputError(f"{counted}, but {limited}", remedy)
-        log.warning("%s, but %s, unless an index template allows more: %s", counted, limited, remedy)
+    if fields + mapped_fields <= room:
+        return
+    counted = f"the first documents have {fields:,} different fields"
+    if mapped_fields:
+        counted = f"{mapped_fields:,} fields and subfields have a mapping, and {counted} beside them"
+    limited = f"the index may have only {room:,} beside its own (index.mapping.total_fields.limit)"
+    remedy = "leave fields out, write them as one list of {name, value}, or raise --field-limit"
+    if fields > room or limit_known:
+        raise InputError(f"{counted}, but {limited}", remedy)
+    log.warning("%s, but %s, unless an index template allows more: %s", counted, limited, remedy)
+
+
+def _warn_of_texts(survey: FieldSurvey, named: Mapping[str, str], *, read_by_model: bool) -> None:
+    """Warn of named fields without a text, and of HTML that a model reads."""
     for part in sorted({"title", "url"} & named.keys() - survey.parts) if survey.documents else ():
         name = named[part]
         log.warning(
@@ -187,6 +203,10 @@ def check_fields(
             f"{survey.documents:,}",
             survey.html[0],
         )
+
+
+def _warn_of_values(survey: FieldSurvey) -> None:
+    """Warn of fields with values that the index refuses, or that searches do not find by ranges."""
     for name, kinds in survey.clashes().items():
         log.warning(
             "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, kinds
@@ -207,6 +227,10 @@ def check_fields(
             name,
             name,
         )
+
+
+def _to_be_longs(survey: FieldSurvey, doubles: Collection[str], longs: Collection[str]) -> list[str]:
+    """The fields whose whole numbers must be longs; warns of those that cannot be (`check_fields`)."""
     # A field whose first value is a string is a keyword, which keeps numbers as they are written.
     inexact = {n: id for n, id in survey.inexact.items() if next(iter(survey.kinds.get(n, NUMBERS))) == "numbers"}
     # In `path_match`, `*` stands for any characters: other fields would become longs, too.

@@ -2,8 +2,9 @@
 
 command.py   `osn bench bm25-sparse`: the table, its goals and the plot
 models.py    the sets, and a published model as it is, trained further, and averaged with its start
+engines.py   the engines, how each searches, and what it is compared with
 measures.py  the quality of every engine
-dense.py     dense vectors and codes, for hybrid and cascade
+vectors.py   sparse and dense vectors, and codes
 cost.py      engines under load, bytes, documents encoded a second
 weight.py    `osn bench sum-weight`: the gain for each weight, on dev and train questions
 """

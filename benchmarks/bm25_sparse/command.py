@@ -42,7 +42,8 @@ import click
 
 from benchmarks import plots
 from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
-from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
+from benchmarks.bm25_sparse.engines import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM
+from benchmarks.bm25_sparse.measures import TERMS, quality_rows
 from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, start_option
 from benchmarks.experiment import Table, goal_of, paper_options, publish
 from benchmarks.grown.index import set_of_size

@@ -9,8 +9,7 @@ from functools import partial
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import (
+from benchmarks.bm25_sparse.engines import (
     BACKEND,
     BM25,
     CASCADES,
@@ -21,6 +20,7 @@ from benchmarks.bm25_sparse.measures import (
     dense_engines,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
+from benchmarks.bm25_sparse.vectors import all_vectors, dense_variant, kept_variant, quantized, query_models
 from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import facts, kept_rows
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
@@ -30,7 +30,7 @@ from benchmarks.load.command import rows_under_load
 from benchmarks.load.measurement import LoadSettings, WarmupSettings
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import ModelChoice, allowed_target
-from benchmarks.speed.turns import on_blocks, rate
+from benchmarks.turns import on_blocks, rate
 from ingest.vectorizers import Encoders, Vectorizer
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
@@ -67,13 +67,13 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     for with_dense, size, model in product((False, True), experiment.sizes, first):
         if not is_measured[with_dense]:
             continue
-        name = f"{size}-{dense.kept_variant(experiment, model.name, with_dense)}-{load_hash(experiment)}"
+        name = f"{size}-{kept_variant(experiment, model.name, with_dense)}-{load_hash(experiment)}"
         load = partial(load_rows, client, chosen, experiment, size, model, with_dense=with_dense)
         rows += kept_cost(experiment, name, load)
         index = growth_of(experiment, model, size, with_dense=with_dense).index
         client.indices.delete(index=index, params={"ignore": 404})
     for model in first if experiment.sizes else ():
-        vectors = dense.kept_variant(experiment, model.name, experiment.dense is not None)
+        vectors = kept_variant(experiment, model.name, experiment.dense is not None)
         rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
     if experiment.sizes and first:
         rows += kept_cost(experiment, encoding_name(experiment, first), partial(encoding_rates, experiment, first))
@@ -110,25 +110,23 @@ def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]
 def encoding_name(experiment: Experiment, models: Sequence[MeasuredEngine]) -> str:
     """The name of the file that keeps the rates of these models, in any order. With another model beside them all are
     measured anew: rates of different hours do not compare."""
-    arms = sorted(dense.kept_variant(experiment, model.name, experiment.dense is not None) for model in models)
+    arms = sorted(kept_variant(experiment, model.name, experiment.dense is not None) for model in models)
     return f"encoding-{arms[0] if len(arms) == 1 else fingerprint(arms)}"
 
 
 def _variant(experiment: Experiment, model: MeasuredEngine, engine: str) -> str:
     """The name of the models in the engine's rows."""
-    return dense.variant(experiment, model.name) if engine in DENSE_ENGINES else model.name
+    return dense_variant(experiment, model.name) if engine in DENSE_ENGINES else model.name
 
 
 def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
     """The index of `size` documents resampled from the set for costs with the model's vectors."""
-    index = f"osn-{dense.kept_variant(experiment, model.name, with_dense)}-{size}"
+    index = f"osn-{kept_variant(experiment, model.name, with_dense)}-{size}"
     corpus = str(corpus_of(experiment.sets[experiment.cost_set]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, experiment.cost_set))
     if not with_dense:
         return plain
-    return replace(
-        plain, vectors=dense.all_vectors(experiment, model, experiment.cost_set), quantized=dense.quantized(experiment)
-    )
+    return replace(plain, vectors=all_vectors(experiment, model, experiment.cost_set), quantized=quantized(experiment))
 
 
 # ------------------------------------------------ under load
@@ -151,8 +149,8 @@ def load_rows(
     growth = growth_of(experiment, model, size, with_dense=with_dense)
     engines, variant, models = SPARSE_ENGINES, model.name, ModelChoice()
     if with_dense:
-        engines, variant = dense_engines(experiment, model.name), dense.variant(experiment, model.name)
-        models = ModelChoice(**dense.query_models(experiment), backend=BACKEND)
+        engines, variant = dense_engines(experiment, model.name), dense_variant(experiment, model.name)
+        models = ModelChoice(**query_models(experiment), backend=BACKEND)
     grow(client, growth, say=logger.info)
     variants = [Variant(name, WAYS[name][0], settings=tuple(WAYS[name][1].items())) for name in (BM25, *engines)]
     rows = rows_under_load(
@@ -196,7 +194,7 @@ def encoding_rates(experiment: Experiment, models: Sequence[MeasuredEngine]) -> 
     All encoders take turns on the same documents, so that their rates compare. Intervals are over turns.
     """
     encoders: dict[tuple[MeasuredEngine, Sequence[str]], Vectorizer] = {}
-    quantized = load_quantized(dense.quantized(experiment)) if experiment.dense else None
+    quantized_model = load_quantized(quantized(experiment)) if experiment.dense else None
     for model in models:
         sparse = load_sparse(experiment.on_corpus(model, experiment.cost_set))
         encoders[model, SPARSE_ENGINES] = Encoders(sparse)
@@ -205,7 +203,7 @@ def encoding_rates(experiment: Experiment, models: Sequence[MeasuredEngine]) -> 
             if HYBRID in with_dense:
                 encoders[model, (HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
             cascades = tuple(engine for engine in with_dense if engine in CASCADES)
-            encoders[model, cascades] = Encoders(sparse, quantized=quantized)
+            encoders[model, cascades] = Encoders(sparse, quantized=quantized_model)
     documents = list(islice(read_corpus(str(corpus_of(experiment.sets[experiment.cost_set]))), TURNS * TURN))
     # The last documents, if fewer than a turn, are left out.
     turns = [documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN)]

@@ -12,8 +12,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse.engines import (
+    BACKEND,
+    BM25,
+    CASCADES,
+    HYBRID,
+    SPARSE_ENGINES,
+    SUM,
+    TUNED,
+    TUNED_SUM,
+    WAYS,
+    Way,
+    dense_engines,
+    differences_of,
+    hybrid_of,
+)
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
+from benchmarks.bm25_sparse.vectors import (
+    all_vectors,
+    dense_variant,
+    kept_variant,
+    quantized,
+    query_models,
+    shards,
+    sparse_vectors,
+)
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.experiment import Baseline, compared, facts, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import created_with, ingested, judged_result
@@ -23,86 +46,22 @@ from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.settings import RARE_WORDS
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 from opensearch_neural.evaluation.significance import mean_interval
 from opensearch_neural.files import read_json_object
-from opensearch_neural.models.dense.dense_encoder import Backend
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 
-BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
-TUNED_SUM = "bm25-sparse with bm25 tuned"
-"""The sum with BM25 as it is tuned for the set, instead of the index's own."""
-HYBRID = "hybrid"
-RARE_CASCADE, SUM_CASCADE = CASCADES = ("cascade after rare tokens", "cascade after bm25-sparse")
-DENSE_ENGINES = (HYBRID, *CASCADES)
-"""Engines that need a dense model: hybrid searches its vectors, the cascades use codes of them after two stages."""
-BACKEND: Backend = "onnx-int8"
-"""Encodes the queries of DENSE_ENGINES."""
-WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
-"""{engine: window}; bm25-sparse itself has the default window."""
-Way = tuple[str, dict[str, Any]]
-"""(the engine that searches, its settings)."""
-WAYS: dict[str, Way] = {engine: (engine, {}) for engine in (BM25, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID)}
-WAYS |= {engine: (SUM, {"window": window}) for engine, window in WINDOWS.items()}
-RARE_FIRST, ALL_WORDS = BY_WORDS = ("bm25-sparse, rare words", "bm25-sparse, all words")
-"""bm25-sparse in whose first phase rare words decide, as by default in large indexes, and all words."""
-WAYS |= {RARE_FIRST: (SUM, {"rare": RARE_WORDS}), ALL_WORDS: (SUM, {"rare": Rare("ratio", 0)})}
-HEAVY_TOKENS = "bm25-sparse, tokens of 0.9"
-"""bm25-sparse that adds only the heaviest tokens of a query, which hold 0.9 of its weight."""
-WAYS |= {HEAVY_TOKENS: (SUM, {"tokens": Rare("share", 0.9)})}
-WAYS |= {RARE_CASCADE: ("cascade", {"first": HIGH_IDF_FIRST}), SUM_CASCADE: ("cascade", {"first": SUM})}
-"""{engine of the table: the way that it searches}"""
 MEASURES = ("nDCG@10", "R@100")
-SPARSE_ENGINES = (SUM, *WINDOWS, *BY_WORDS, HEAVY_TOKENS, SPARSE, HIGH_IDF_FIRST)
 TERMS = "active terms"
 MOST_QUERIES = 2000
 """Most judged questions of a set, taken evenly."""
-
-
-def dense_engines(experiment: Experiment, arm: str) -> tuple[str, ...]:
-    """The DENSE_ENGINES that are measured for an arm. A trained arm gets only the cascade after bm25-sparse, since hybrid
-    searches no sparse vectors. With --pq only cascades are measured, since no other engine uses codes."""
-    if arm != PUBLISHED:
-        return (SUM_CASCADE,)
-    return DENSE_ENGINES if experiment.quantized is None else CASCADES
-
-
-def hybrid_of(experiment: Experiment) -> MeasuredEngine:
-    """The hybrid of the rows, which searches no sparse vectors. It has the name of the published model, with which it is
-    measured; with --pq it is the one kept in `work`, without a name."""
-    return MeasuredEngine(HYBRID, variant=PUBLISHED if experiment.quantized is None else "")
-
-
-def differences_of(experiment: Experiment) -> list[tuple[str, Baseline]]:
-    """(engine, baseline) of the differences in the rows; the last two show what training adds."""
-    measured = [
-        engine
-        for engine in (TUNED, *SPARSE_ENGINES, TUNED_SUM, *DENSE_ENGINES)
-        if engine != HYBRID or experiment.quantized is None
-    ]
-    pairs: list[tuple[str, Baseline]] = [(engine, BM25) for engine in measured]
-    pairs += [
-        (RARE_FIRST, ALL_WORDS),
-        (HEAVY_TOKENS, SUM),
-        (SUM, TUNED),
-        (TUNED_SUM, TUNED),
-        (HIGH_IDF_FIRST, SPARSE),
-        (SUM_CASCADE, hybrid_of(experiment)),
-    ]
-    pairs += [(engine, MeasuredEngine(engine, None, PUBLISHED)) for engine in (SUM, SUM_CASCADE)]
-    return [pair for pair in pairs if pair[0] in DENSE_ENGINES or not experiment.beside]
-
-
-# ------------------------------------------------ quality
 
 
 def measured_set(
@@ -144,7 +103,7 @@ def dense_measured(
     place = measured_with(experiment, model, name, with_dense=True)
     ways = {engine: WAYS[engine] for engine in names}
     of_name = kept_measures(client, experiment, model, name, ways, place, with_dense=True)
-    variant = dense.variant(experiment, model.name)
+    variant = dense_variant(experiment, model.name)
     measured = {MeasuredEngine(engine, model.seed, variant): of_name[engine] for engine in engines}
     measured |= {MeasuredEngine(BM25): of_name[BM25]} if BM25 in names else {}
     if experiment.quantized is not None:
@@ -156,7 +115,7 @@ def dense_measured(
 
 def measured_with(experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool) -> Path:
     """The folder of the set's measures with the sparse model. with_dense: with the dense model and its codes too"""
-    return experiment.work / "measured" / f"{name}-{dense.kept_variant(experiment, str(model), with_dense)}"
+    return experiment.work / "measured" / f"{name}-{kept_variant(experiment, str(model), with_dense)}"
 
 
 def kept_measures(
@@ -205,22 +164,22 @@ def opened_index(
     """The engines of an index of the set with the model's sparse vectors.
 
     with_dense: also dense vectors and codes; bm25: the index's analyzer, k1 and b, None for the defaults"""
-    vectors = (dense.all_vectors if with_dense else dense.sparse_vectors)(experiment, model, name)
+    vectors = (all_vectors if with_dense else sparse_vectors)(experiment, model, name)
     index = f"osn-{vectors.parent.name}"
     new_index = NewIndex(replicas=0) if bm25 is None else NewIndex(replicas=0, analyzer=bm25.analyzer)
     job = Job(
         CorpusSource(str(corpus_of(experiment.sets[name]))),
         index,
-        models=Models(pq=dense.quantized(experiment) if with_dense else None),
+        models=Models(pq=quantized(experiment) if with_dense else None),
         vectors=vectors,
         new_index=new_index,
         dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
         writing=Writing(merge=True, restart=True),
     )
-    query_models: dict[str, Any] = {**dense.query_models(experiment), "backend": BACKEND} if with_dense else {}
+    query_encoders: dict[str, Any] = {**query_models(experiment), "backend": BACKEND} if with_dense else {}
     similarity = nullcontext() if bm25 is None else created_with(client, index, {"similarity": bm25.similarity})
     with similarity, ingested(client, job, show_progress=False), translate_errors():
-        yield open_engines(client, index, **query_models)
+        yield open_engines(client, index, **query_encoders)
 
 
 def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) -> BeirData:
@@ -236,7 +195,7 @@ def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) 
 
 def active_terms(experiment: Experiment, model: MeasuredEngine, name: str) -> dict[str, float]:
     """{TERMS: mean number of terms that the model gives a document of the set}"""
-    stored = [shard.sparse for shard in dense.shards(dense.sparse_vectors(experiment, model, name))]
+    stored = [shard.sparse for shard in shards(sparse_vectors(experiment, model, name))]
     vectors = SparseVectors.concat([part for part in stored if part is not None])
     return {TERMS: len(vectors.weights) / max(1, len(vectors))}
 
@@ -294,7 +253,7 @@ def mean_terms(experiment: Experiment, rows: Sequence[Row]) -> list[Row]:
         mean = replace(of_sets[0], set=experiment.mean_of_all, sets=len(of_sets), value=value)
         averages += [replace(mean, engine=engine) for engine in SPARSE_ENGINES]
         if experiment.dense:
-            variant = dense.variant(experiment, mean.variant)
+            variant = dense_variant(experiment, mean.variant)
             engines = dense_engines(experiment, mean.variant)
             averages += [replace(mean, engine=engine, variant=variant) for engine in CASCADES if engine in engines]
     return averages

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, WAYS, judged_queries, kept_measures, mean_rows
+from benchmarks.bm25_sparse.engines import BM25, SUM, SUM_CASCADE, WAYS
+from benchmarks.bm25_sparse.measures import judged_queries, kept_measures, mean_rows
 from benchmarks.bm25_sparse.models import (
     ON_CORPUS,
     PUBLISHED,
@@ -28,6 +28,7 @@ from benchmarks.bm25_sparse.models import (
     check_models,
     start_option,
 )
+from benchmarks.bm25_sparse.vectors import dense_variant, kept_variant
 from benchmarks.experiment import paper_options, publish
 from benchmarks.local_cluster import NODE, reachable
 from benchmarks.options import NumberList, setting_options
@@ -62,7 +63,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     searched_by, settings = WAYS[label]
     ways = {f"{label}, weight {weight:g}": (searched_by, {**settings, "weight": weight}) for weight in weights}
     for model in experiment.models:
-        variant, models = dense.variant(experiment, model.name), dense.kept_variant(experiment, str(model), with_dense)
+        variant, models = dense_variant(experiment, model.name), kept_variant(experiment, str(model), with_dense)
         of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
         for name, folder in experiment.sets.items():
             if split := split_of(folder, variant):

@@ -13,7 +13,6 @@ import click
 import numpy as np
 
 from benchmarks.grown.documents import DrawnVectors, Resampler
-from benchmarks.load.run import RESAMPLED
 from benchmarks.load.server import index_facts
 from benchmarks.local_cluster import created_with
 from benchmarks.options import setting
@@ -30,7 +29,7 @@ from ingest.writing.stored_documents import count
 from ingest.writing.target import LOADING, open_target
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.index.record import IndexMeta, read_record
+from opensearch_neural.index.record import RESAMPLED, IndexMeta, read_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models.dense.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.directory import locate

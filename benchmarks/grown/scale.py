@@ -20,7 +20,7 @@ from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
 from benchmarks.local_cluster import HEAP, NODE, reachable
 from benchmarks.options import NumberList, of_options, setting, setting_options
-from benchmarks.speed.turns import say
+from benchmarks.turns import say
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

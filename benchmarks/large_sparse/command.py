@@ -39,7 +39,7 @@ from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, allowed_
 from benchmarks.local_cluster import HEAP, NODE, reachable
 from benchmarks.options import NumberList, of_options, setting, setting_options
 from benchmarks.render import LEAST_KEPT, SCORE_KEPT
-from benchmarks.speed.turns import fastest
+from benchmarks.turns import fastest
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings

@@ -13,14 +13,13 @@ import numpy as np
 from benchmarks.experiment import kept
 from benchmarks.grown.field_bytes import Alone, bytes_by_field
 from benchmarks.grown.index import Growth, resampler_of
-from benchmarks.load.run import RESAMPLED
 from benchmarks.local_cluster import write_in_threads
 from ingest.writing.bulk import Action
 from ingest.writing.bulk_actions import prepare
 from ingest.writing.short_weights import shortest
 from opensearch_neural.files import write_json
 from opensearch_neural.index.mapping import index_body, rank_features
-from opensearch_neural.index.record import IndexMeta, read_record, write_record
+from opensearch_neural.index.record import RESAMPLED, IndexMeta, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors

@@ -198,15 +198,15 @@ class QueryAsContextExperiment:
             CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
             for name, article in ARTICLES.items()
         ]
-        files = {corpus.title: self.folder / f"{corpus.title}.jsonl" for corpus in corpora}
+        files = {corpus.corpus_name: self.folder / f"{corpus.corpus_name}.jsonl" for corpus in corpora}
         if not all(file.exists() for file in files.values()):
             splits = [(name, "test") for name in TESTED] + [(DEV, "dev")]
             tested = tested_articles(corpora, [load_training(self.data / name, split=split) for name, split in splits])
             for corpus in corpora:
                 documents = read_documents(corpus.path, limit=corpus.limit)
                 rest = (document.record() for document in documents if corpus.key(document) not in tested)
-                write_json_lines(files[corpus.title], rest)
-        return [replace(corpus, path=files[corpus.title], limit=None) for corpus in corpora]
+                write_json_lines(files[corpus.corpus_name], rest)
+        return [replace(corpus, path=files[corpus.corpus_name], limit=None) for corpus in corpora]
 
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
         """(question, id of the document that answers it), from a corpus's train split, or from its titles if they are the
@@ -325,7 +325,7 @@ class QueryAsContextExperiment:
         config = self.configuration(arm, self.documents, self.start)
         if arm.context != "query":
             return config
-        corpora = [replace(corpus, generator=self.generator(corpus.title)) for corpus in config.corpora]
+        corpora = [replace(corpus, generator=self.generator(corpus.corpus_name)) for corpus in config.corpora]
         return replace(config, corpora=corpora)
 
     def pretrained(self, arm: Pretraining) -> Path:

@@ -2,5 +2,4 @@
 
 encoding_speed.py      `osn bench encoding`: speed, memory, equality and quality of sparse encoding
 ingest_speed.py        `osn bench ingest`: writing speed
-turns.py               arms timed in turns, and their ratios
 """

@@ -27,7 +27,7 @@ import click
 import numpy as np
 
 from benchmarks.experiment import Table, facts, publish, record_option
-from benchmarks.speed.turns import SEED, on_blocks, rate, ratio, ratio_row, say
+from benchmarks.turns import SEED, on_blocks, rate, ratio, ratio_row, say
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData

@@ -23,7 +23,7 @@ import orjson
 
 from benchmarks.experiment import publish
 from benchmarks.local_cluster import cluster_or_node, write_in_threads
-from benchmarks.speed.turns import SEED, in_turn, rate, ratio, ratio_row, say
+from benchmarks.turns import SEED, in_turn, rate, ratio, ratio_row, say
 from ingest.writing.bulk import Action
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options

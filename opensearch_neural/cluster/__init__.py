@@ -11,5 +11,6 @@ watermarks.py      how full a disk may be before OpenSearch stops writing
 errors.py          what an error of opensearch-py means and what to do about it
 network_errors.py  the same if no answer came; the request that failed, without its secrets
 error_reasons.py   the reasons in an error of OpenSearch, on one line
-capabilities.py    what a cluster can do
+capabilities.py    what a cluster can do, as its version and plugins say
+probe.py           the same, tried on an index of a few documents
 """

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from opensearch_neural.cluster.capabilities import Capabilities, NodeResources, probe, quick_capabilities
+from opensearch_neural.cluster.capabilities import Capabilities, NodeResources, quick_capabilities
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.probe import probe
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.cluster.watermarks import Watermarks, in_words, is_reached, read_watermarks
 from opensearch_neural.commands.connection_options import connection_options

@@ -74,7 +74,8 @@ from opensearch_neural.lint import (
 from opensearch_neural.lint.clause_count import children
 from opensearch_neural.lint.findings import RULES, Finding, Path
 from opensearch_neural.lint.index_description import IndexDescription
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.queries.body_parts import Body
 
 if TYPE_CHECKING:
     from opensearch_neural.cluster.capabilities import Capabilities

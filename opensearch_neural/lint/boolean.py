@@ -5,8 +5,9 @@ from __future__ import annotations
 from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.neighbours import neighbours_only
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
+from opensearch_neural.queries.body_parts import Body
 
 
 def bool_(request: LintedRequest, inner: Body, path: Path) -> None:

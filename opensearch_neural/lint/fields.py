@@ -9,9 +9,9 @@ from typing import Any
 from opensearch_neural.lint.clause_count import clauses
 from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.one_field import ONE_FIELD
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
-from opensearch_neural.queries.own_request import sort_entries
+from opensearch_neural.queries.body_parts import Body, sort_entries
 
 FIELD_IS_MEMBER = (*ONE_FIELD, "intervals", "knn", "neural_sparse", "span_term")
 """Queries of the form {kind: {field: …}}."""

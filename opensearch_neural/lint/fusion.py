@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from opensearch_neural.lint.findings import Outcome, Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
-from opensearch_neural.queries.body_parts import holds_hybrid
+from opensearch_neural.queries.body_parts import Body, holds_hybrid
 
 NORMALIZATION = "normalization-processor"
 RANKER = "score-ranker-processor"

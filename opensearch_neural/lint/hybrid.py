@@ -8,9 +8,9 @@ from typing import Any
 from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, number_or
-from opensearch_neural.queries.own_request import sort_entries
+from opensearch_neural.queries.body_parts import Body, sort_entries
 
 MOST_HYBRID_QUERIES = 5
 

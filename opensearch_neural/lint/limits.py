@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from opensearch_neural.lint.clause_count import count
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_object, number_or, number_or_nan, whole
-from opensearch_neural.queries.own_request import sort_entries, sorts_by_score
+from opensearch_neural.queries.body_parts import Body, sort_entries, sorts_by_score
 
 MOST_CLAUSES = 1024
 

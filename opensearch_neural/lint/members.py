@@ -6,8 +6,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from opensearch_neural.lint.findings import Outcome
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_int32, as_object, is_time, number_or_nan
+from opensearch_neural.queries.body_parts import Body
 
 _MEMBERS_BY_KINDS = {
     "object": "aggregations aggs collapse derived ext highlight pit post_filter query script_fields slice suggest",

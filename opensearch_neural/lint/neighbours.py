@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from opensearch_neural.lint.findings import Outcome, Path
-from opensearch_neural.lint.request import Body, LintedRequest, shards_fail, type_in
+from opensearch_neural.lint.request import LintedRequest, shards_fail, type_in
 from opensearch_neural.lint.values import as_list, as_number, as_object, float32
+from opensearch_neural.queries.body_parts import Body
 
 MOST_NEIGHBOURS = 10_000
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from opensearch_neural.lint.fields import LIST_FIELDS, named
 from opensearch_neural.lint.findings import Outcome, Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.queries.body_parts import Body
 
 
 def nested(request: LintedRequest, inner: Body, path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.members import kind_of
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.queries.body_parts import Body
 
 _TEXT = "match match_phrase match_phrase_prefix match_bool_prefix term prefix wildcard regexp fuzzy"
 ONE_FIELD: dict[str, tuple[str, ...]] = {

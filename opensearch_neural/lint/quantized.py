@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.neighbours import scored
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_object
 from opensearch_neural.queries import forward_index
+from opensearch_neural.queries.body_parts import Body
 from opensearch_neural.queries.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_number, as_object, number_or
-from opensearch_neural.queries.own_request import sorts_by_score
+from opensearch_neural.queries.body_parts import Body, sorts_by_score
 
 
 def rescoring(request: LintedRequest) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_object
 from opensearch_neural.lint.weights import check_weight
+from opensearch_neural.queries.body_parts import Body
 
 SEISMIC_IDS = 32_768
 FUNCTIONS = {"linear", "log", "saturation", "sigmoid"}

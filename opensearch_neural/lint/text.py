@@ -5,7 +5,8 @@ from __future__ import annotations
 from opensearch_neural.index.mapping import ENGLISH_STOP_WORDS
 from opensearch_neural.lint.clause_count import KEYWORD, text_query, words_of
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
+from opensearch_neural.queries.body_parts import Body
 
 
 def match(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.rescoring import with_rescoring
 from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, whole
+from opensearch_neural.queries.body_parts import Body
 
 TWO_PHASE = "neural_sparse_two_phase_processor"
 

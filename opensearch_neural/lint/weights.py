@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, LintedRequest
+from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, float32, number_or
+from opensearch_neural.queries.body_parts import Body
 
 LARGEST_WEIGHT = 64.0
 

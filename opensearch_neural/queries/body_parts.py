@@ -1,4 +1,4 @@
-"""The parts of request bodies: clauses, filters, second phases, and the page around them."""
+"""The parts of request bodies: clauses, filters, second phases, the page around them, and how it is sorted."""
 
 from __future__ import annotations
 
@@ -294,3 +294,27 @@ def page_body(
             "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
         }
     return body
+
+
+def sort_entries(sort: Any) -> list[tuple[tuple[str | int, ...], str, Any]]:
+    """[(path inside `sort`, field, order or options)]; one object may name several fields."""
+    entries: list[tuple[tuple[str | int, ...], str, Any]] = []
+    for place, entry in enumerate(sort if isinstance(sort, list) else [] if sort is None else [sort]):
+        at = (place,) if isinstance(sort, list) else ()
+        if isinstance(entry, dict):
+            entries += [((*at, str(name)), str(name), how) for name, how in entry.items()]
+        else:
+            entries.append((at, str(entry), None))
+    return entries
+
+
+def sorts_by_score(sort: Any) -> bool:
+    """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
+    entries = sort_entries(sort)
+    return not entries or (len(entries) == 1 and descending_score(*entries[0][1:]))
+
+
+def descending_score(field: str, how: Any) -> bool:
+    """Whether one entry of a sort, as `sort_entries` gives it, is the descending score."""
+    order = how.get("order") if isinstance(how, dict) else how
+    return field == "_score" and str(order or "desc").lower() == "desc"

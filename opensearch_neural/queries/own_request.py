@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from opensearch_neural.queries.body_parts import Body
+from opensearch_neural.queries.body_parts import Body, descending_score, sort_entries
 
 
 def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body:
@@ -26,7 +24,7 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
     request = {**own, "query": made["query"]}
     request.pop("rescore", None)
     entries = sort_entries(own.get("sort"))
-    if entries and not _descending_score(*entries[0][1:]):
+    if entries and not descending_score(*entries[0][1:]):
         raise ValueError(
             f"the request sorts by {entries[0][1]!r}, so what the model adds would not change the order of its hits: leave"
             " the sort out, or search without the model"
@@ -51,26 +49,3 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
     if len(entries) > 1:
         del request["sort"]
     return {**request, "rescore": made["rescore"]}
-
-
-def sort_entries(sort: Any) -> list[tuple[tuple[str | int, ...], str, Any]]:
-    """[(path inside `sort`, field, order or options)]; one object may name several fields."""
-    entries: list[tuple[tuple[str | int, ...], str, Any]] = []
-    for place, entry in enumerate(sort if isinstance(sort, list) else [] if sort is None else [sort]):
-        at = (place,) if isinstance(sort, list) else ()
-        if isinstance(entry, dict):
-            entries += [((*at, str(name)), str(name), how) for name, how in entry.items()]
-        else:
-            entries.append((at, str(entry), None))
-    return entries
-
-
-def sorts_by_score(sort: Any) -> bool:
-    """Whether hits are ordered only by descending score, which OpenSearch treats as no sort."""
-    entries = sort_entries(sort)
-    return not entries or (len(entries) == 1 and _descending_score(*entries[0][1:]))
-
-
-def _descending_score(field: str, how: Any) -> bool:
-    order = how.get("order") if isinstance(how, dict) else how
-    return field == "_score" and str(order or "desc").lower() == "desc"

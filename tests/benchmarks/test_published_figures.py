@@ -61,4 +61,4 @@ def test_the_command_measures_five_engines_and_leaves_no_index(
     }
     assert [goal.met for goal in summary.goals] == [False, False, False, True]
     assert DENSE in summary.goals[1].goal
-    assert not client.indices.get(index="osn-published-*")
+    assert not client.indices.get(index="osn-bench-*")

@@ -13,8 +13,10 @@ from osn_node import kill_node
 
 from opensearch_neural import node
 from opensearch_neural.cluster import capabilities
-from opensearch_neural.cluster.capabilities import KNN, NEURAL_SEARCH, Capabilities, probe, quick_capabilities
+from opensearch_neural.cluster import probe as probe_module
+from opensearch_neural.cluster.capabilities import KNN, NEURAL_SEARCH, Capabilities, quick_capabilities
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.probe import probe
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -170,7 +172,7 @@ def test_a_probe_that_is_interrupted_leaves_no_index(
         assert client.indices.exists(index=index)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(capabilities, "_try_each_query", interrupt)
+    monkeypatch.setattr(probe_module, "_try_each_query", interrupt)
     with pytest.raises(KeyboardInterrupt):
         probe(client)
     assert indices and not client.indices.exists(index=indices[0])
@@ -286,8 +288,8 @@ def test_a_node_that_dies_of_the_faiss_trial_starts_again_without_the_vector(
 ) -> None:
     """Its translog would bring the vector back, and the node would die of it again, at every start."""
     client = connect(expendable_node.url)
-    mapping = {"properties": {"v": capabilities._vector("faiss")}}
-    settings = {"number_of_shards": 1, "number_of_replicas": 0, **capabilities.FAISS_TRIAL}
+    mapping = {"properties": {"v": probe_module._vector("faiss")}}
+    settings = {"number_of_shards": 1, "number_of_replicas": 0, **probe_module.FAISS_TRIAL}
     client.indices.create(index="trial", body={"settings": {"index": settings}, "mappings": mapping})
     client.index(index="trial", id="1", body={"v": [1.0, 2.0]}, request_timeout=10)
     kill_node(1, expendable_node.name)

@@ -66,7 +66,9 @@ def test_every_engine_finds_the_document(index: str, cluster_url: str, engine: s
 def test_explained_tokens_add_up_to_the_score(index: str, cluster_url: str) -> None:
     for engine in ("bm25", "sparse", "high-idf-first"):
         done = osn(cluster_url, "--index", index, "--engine", engine, "--json", "--explain", "the rainbow in droplets")
-        for hit in json.loads(done.stdout)["hits"]:
+        hits = json.loads(done.stdout)["hits"]
+        assert hits
+        for hit in hits:
             assert sum(each["score"] for each in hit["tokens"]) == pytest.approx(hit["score"], rel=1e-5)
             assert hit["sum"] == pytest.approx(hit["score"], rel=1e-5)
             for each in hit["tokens"]:

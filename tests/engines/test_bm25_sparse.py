@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opensearchpy.exceptions import TransportError
 
-from ingest.job import CorpusSource, Job, run_job
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cli import osn

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from corpora import parts_of
 from quantized_models import quantized_model
 
-from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse import vectors
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import LoadTarget, body_builders, prepare
 from ingest.corpus import CorpusSource
@@ -650,7 +650,7 @@ def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Writte
 @pytest.fixture(scope="module")
 def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model with an ONNX export, which is the same model."""
-    return Path(dense.exported(str(model), tmp_path_factory.mktemp("exported")))
+    return Path(vectors.exported(str(model), tmp_path_factory.mktemp("exported")))
 
 
 @pytest.mark.cluster
@@ -659,7 +659,7 @@ def test_the_cascade_is_searched_without_torch(written: Written, exported: Path,
         "import sys; from opensearch_neural.cli import main\n"
         "try:\n    main()\nfinally:\n    assert not {'torch', 'transformers', 'faiss'} & set(sys.modules), 'imported'"
     )
-    assert dense.exported(str(exported), exported.parent) == str(exported)
+    assert vectors.exported(str(exported), exported.parent) == str(exported)
     assert load_quantized(exported, backend="onnx").info.hash == written.model.info.hash
     asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--backend", "onnx"]
     command = [sys.executable, "-c", script, "search", *asked, "--pq", str(exported), "--json", QUERY]
@@ -691,6 +691,7 @@ def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> Non
     ):
         body = written.engines(first=first, window=12, dense_window=5).body(engine, QUERY, size=3)
         hits = written.client.search(index=written.index, body=queries.explained(body))["hits"]["hits"]
+        assert len(hits) == 3
         for hit in hits:
             parts = shares(hit["_explanation"])
             assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)

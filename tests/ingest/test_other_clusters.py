@@ -23,8 +23,8 @@ from ingest.job import run_job
 from ingest.versions.builds import prune, versions
 from ingest.versions.unfinished import abort
 from opensearch_neural import QueryEncoder, node
-from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.probe import probe
 from opensearch_neural.engines import open_engines
 from opensearch_neural.search.filters import parse_filter
 from opensearch_neural.search.request import Request, find

@@ -75,7 +75,7 @@ def load_training(
         )
     if format != "beir" and split != TRAIN:
         raise InputError(f"{path} has no split {split!r}: only BEIR folders have splits", "name the file of that split")
-    name = name or path.resolve().name.partition(".")[0]
+    name = name or name_of(path)
     data = _load_beir(path, split, name) if format == "beir" else _load_records(path, format, corpus, queries, name)
     if negatives is not None:
         data = with_negatives(data, negatives)
@@ -87,6 +87,11 @@ def load_training(
         logger.warning("%s", note)
     logger.info("%s: %d examples over %d documents, hash %s", name, len(data), len(data.documents), data.hash)
     return data
+
+
+def name_of(path: Path) -> str:
+    """The name of the data set at a path, if it is given no other: the file's or folder's, without endings."""
+    return path.resolve().name.partition(".")[0]
 
 
 def format_of(path: Path) -> str:

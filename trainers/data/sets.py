@@ -39,14 +39,14 @@ def check_set_names(train: Sequence[SetSettings], dev: Sequence[SetSettings], se
     """Raises InputError if two train sets have the same name, or two of the sets to measure on: those of `dev`, and the
     held-back parts of train."""
     refuse_same_names("train", train)
-    held_back = [] if selection.hold_back is None else [dev_name(settings.title) for settings in train]
+    held_back = [] if selection.hold_back is None else [dev_name(settings.set_name) for settings in train]
     refuse_same_names("dev", dev, held_back)
 
 
 def refuse_same_names(field: str, sets: Sequence[SetSettings], held_back: Sequence[str] = ()) -> None:
     """Raises InputError if two sets of the configuration's `field` have the same name: only the last one's measures would
     remain. held_back: names of the parts of train that are held back."""
-    names = [settings.title for settings in sets]
+    names = [settings.set_name for settings in sets]
     if len(set(names)) < len(names):
         raise InputError(
             f"two {field} sets have the same name: {', '.join(names)}", f"give each its own: {field}[…].name"

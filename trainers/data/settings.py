@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from trainers.common.settings import DISTILLATION, TEACHER_SCALE, ObjectiveSettings
 from trainers.data.examples import TrainingData
-from trainers.data.loading import load_training
+from trainers.data.loading import load_training, name_of
 
 Settings = TypeVar("Settings", bound="SetSettings")
 Apart = Literal["documents", "questions"]
@@ -43,9 +43,9 @@ class SetSettings:
         check_limit(self.limit)
 
     @property
-    def title(self) -> str:
+    def set_name(self) -> str:
         """The set's name, by default the path's."""
-        return self.name or self.path.resolve().name.partition(".")[0]
+        return self.name or name_of(self.path)
 
     def first(self: Settings, rows: int) -> Settings:
         """Only the first rows, for a dry run."""
@@ -97,7 +97,7 @@ def check_training(
                 f"no hard negatives are drawn, so {' and '.join(without_effect)} would have no effect: "
                 "candidates.negatives must be at least 1"
             )
-    taught = [settings.title for settings in train if settings.teachers]
+    taught = [settings.set_name for settings in train if settings.teachers]
     if taught and not objective.distils:
         weights = " and ".join(f"objective.{name}" for name in DISTILLATION)
         raise ValueError(f"{', '.join(taught)}: teachers are named, but {weights} are 0: give one of them a weight")
@@ -118,8 +118,8 @@ def refuse_unread(field: str, sets: Sequence[SetSettings], *names: str, why: str
     """Raises ValueError if one of the sets that `field` of a configuration names has a setting that this training does not
     read there. names: of these settings. why: what the training does instead."""
     for name in names:
-        if titles := [settings.title for settings in sets if getattr(settings, name)]:
-            raise ValueError(f"{field}[].{name} ({', '.join(titles)}) would have no effect: {why}")
+        if set_names := [settings.set_name for settings in sets if getattr(settings, name)]:
+            raise ValueError(f"{field}[].{name} ({', '.join(set_names)}) would have no effect: {why}")
 
 
 UNTAUGHT = "teachers score the training sets alone"

@@ -6,43 +6,14 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.option_groups import options_of, seed_option
+from opensearch_neural.commands.option_groups import options_of, setting_options
 from opensearch_neural.errors import InputError
-from trainers.common.precision import PRECISIONS
 from trainers.data.loading import GENERATED, text_store
 from trainers.data.negatives import RETRIEVERS, check_spec, open_retriever
 from trainers.data.resumable_chunks import summary
 from trainers.doc2query.settings import GenerationSettings
 
-generation_options = options_of(
-    GenerationSettings,
-    "generation",
-    click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
-    click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
-    click.option("--top-k", default=25, show_default=True, help="Sample from the k most likely tokens."),
-    click.option(
-        "--top-p",
-        default=0.95,
-        show_default=True,
-        help="Sample from the fewest tokens with this total probability.",
-    ),
-    click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
-    click.option(
-        "--copying", type=float, help="Extra weight of the passage's own words.  [default: the fitted weight, or 0]"
-    ),
-    click.option("--query-length", type=int, help="Most tokens of a query.  [default: the training's, or 64]"),
-    click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: the training's, or 384]"),
-    click.option("--prefix", help="Text before each passage.  [default: the training's, or nothing]"),
-    click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
-    seed_option("The same seed gives the same queries.", default=42),
-    click.option(
-        "--precision",
-        type=click.Choice(PRECISIONS),
-        default="float32",
-        show_default=True,
-        help="Precision of the network.",
-    ),
-)
+generation_options = options_of(GenerationSettings, "generation", *setting_options(GenerationSettings).values())
 
 
 @click.command("generate-queries")

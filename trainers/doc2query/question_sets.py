@@ -28,7 +28,7 @@ class QuestionSet(SetSettings):
         without_effect = [name for name, is_set in {"split": self.split != TRAIN, **own}.items() if is_set]
         if self.questions is not None and without_effect:
             raise ValueError(
-                f"{self.title}: with `questions` the path is a corpus, and every document of it gets a question, so "
+                f"{self.set_name}: with `questions` the path is a corpus, and every document of it gets a question, so "
                 f"{' and '.join(without_effect)} would have no effect"
             )
 
@@ -37,8 +37,8 @@ class QuestionSet(SetSettings):
             # super() fails here: dataclass(slots=True) replaces the class.
             return SetSettings.load(self)
         if self.questions in QUESTIONS:
-            return unlabelled(self.path, self.questions, name=self.title, limit=self.limit)
-        return _generated(self.path, self.questions, name=self.title, limit=self.limit, folder=folder)
+            return unlabelled(self.path, self.questions, name=self.set_name, limit=self.limit)
+        return _generated(self.path, self.questions, name=self.set_name, limit=self.limit, folder=folder)
 
 
 def _generated(corpus: Path, questions: str, *, name: str, limit: int | None, folder: Path | None) -> TrainingData:

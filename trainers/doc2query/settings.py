@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import click
+
+from opensearch_neural.commands.option_groups import setting
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import directory
-from trainers.common.precision import Precision
+from trainers.common.precision import PRECISIONS, Precision
 from trainers.common.settings import TrainingSettings
 
 COPYING = "copying"
@@ -81,33 +84,43 @@ class Sampling:
             raise InputError(f"top_p must be in (0, 1] and temperature above 0: {self.top_p}, {self.temperature}")
 
 
+DEFAULTS = Sampling()
+"""What is sampled if neither the settings nor a model's training say otherwise."""
+
+
 @dataclass(slots=True)
 class GenerationSettings:
     """A generator, and how queries are sampled from it (`query-as-context-pretraining`, section 3.1)."""
 
-    model: str | None = None
+    model: str | None = setting(None, "A sequence-to-sequence model: directory or hub id.", required=True)
     """a model of `osn train doc2query`, or any sequence-to-sequence directory or hub id"""
-    candidates: int = 5
+    candidates: int = setting(DEFAULTS.candidates, "Queries for each passage.")
     """queries for each passage"""
-    top_k: int = 25
+    top_k: int = setting(DEFAULTS.top_k, "Sample from the k most likely tokens.")
     """sample from the k most likely tokens"""
-    top_p: float = 0.95
+    top_p: float = setting(DEFAULTS.top_p, "Sample from the fewest tokens with this total probability.")
     """sample from the fewest tokens with this total probability"""
-    temperature: float = 1.0
+    temperature: float = setting(DEFAULTS.temperature, "Sampling temperature.")
     """sampling temperature"""
-    copying: float | None = None
+    copying: float | None = setting(
+        None, "Extra weight of the passage's own words.  [default: the fitted weight, or 0]", type=float
+    )
     """extra weight of the passage's own words (see passage_words.py); null takes the fitted weight, or 0"""
-    query_length: int | None = None
+    query_length: int | None = setting(
+        None, f"Most tokens of a query.  [default: the training's, or {DEFAULTS.query_length}]", type=int
+    )
     """the most tokens of a query; null takes the training's, or 64"""
-    passage_length: int | None = None
+    passage_length: int | None = setting(
+        None, f"Tokens to read of a passage.  [default: the training's, or {DEFAULTS.passage_length}]", type=int
+    )
     """tokens read of a passage; null takes the training's, or 384"""
-    prefix: str | None = None
+    prefix: str | None = setting(None, "Text before each passage.  [default: the training's, or nothing]")
     """text before each passage; null takes the training's, or nothing"""
-    batch_size: int = 32
+    batch_size: int = setting(DEFAULTS.batch_size, "Passages in a batch.")
     """passages in a batch"""
-    seed: int = 42
+    seed: int = setting(DEFAULTS.seed, "The same seed gives the same queries.", type=click.IntRange(min=0))
     """the same seed gives the same queries"""
-    precision: Precision = "float32"
+    precision: Precision = setting("float32", "Precision of the network.", type=click.Choice(PRECISIONS))
     """the number format of the network; auto is bfloat16 if the hardware is faster with it"""
 
     @property

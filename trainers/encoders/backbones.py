@@ -1,4 +1,4 @@
-"""Makes backbones that no hub has: small models from a configuration, and masked-LM heads for encoders without.
+"""Loads backbones, makes small ones, and changes their parts: layers, masked-LM heads, dropout.
 
     tokenizer = train_tokenizer(texts, "wordpiece", 16_000)        or "byte-level", which restores every text exactly
     model = new_backbone(NewBackbone("bert", layers=4, hidden=256), tokenizer)

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.pretrained import load_tokenizer
 from trainers.common import losses
 from trainers.common.batches import IGNORED
 from trainers.common.loop import train
@@ -137,7 +138,7 @@ def _starting_point(
             return backbones.sequence_to_sequence(config.backbone)
         return backbones.masked_language_model(config.backbone)[:2]
     assert config.new is not None
-    tokenizer = backbones.load_tokenizer(_new_tokenizer(config, config.new, working / "tokenizer", limit))
+    tokenizer = load_tokenizer(_new_tokenizer(config, config.new, working / "tokenizer", limit))
     return backbones.new_backbone(config.new, tokenizer), tokenizer
 
 

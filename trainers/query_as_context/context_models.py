@@ -15,6 +15,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import locate
+from opensearch_neural.models.pretrained import quiet
 from trainers.common import losses
 from trainers.common.batches import IGNORED
 from trainers.common.grad_cache import CachedModel, Encoded, gather, processes
@@ -96,7 +97,7 @@ class ContextModel(CachedModel):
         )
 
     def export(self, folder: Path) -> None:
-        with backbones.quiet():  # Silences a warning about a missing pooler, which is not used.
+        with quiet():  # Silences a warning about a missing pooler, which is not used.
             self.dense().export(folder)
         # Overwrites the encoder's files with the same weights plus the masked-LM head, which encoder loaders skip.
         backbones.save(self.model, self.tokenizer, folder)

@@ -19,6 +19,7 @@ from opensearch_neural.corpus.passages import split
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.models.pretrained import load_tokenizer
 from opensearch_neural.models.tokenizer import unlimited
 from trainers.common.config import fingerprint
 from trainers.common.precision import computed_in
@@ -30,7 +31,6 @@ from trainers.data.masking import Ids
 from trainers.data.texts import Ragged, TextStore, normalised
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.settings import GenerationSettings
-from trainers.encoders import backbones
 from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
 
     Raises InputError for corpora with the same name, queries for other passages, and missing queries without a generator.
     """
-    names = [corpus.title for corpus in config.corpora]
+    names = [corpus.corpus_name for corpus in config.corpora]
     if len(set(names)) < len(names):
         raise InputError(f"two corpora have the same name: {', '.join(names)}", "give each its own: corpora[…].name")
     texts, queries = TextStore(what="passage"), TextStore(what="query")
@@ -85,7 +85,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
         for document in read_documents(file):
             if own.add(document.id, document.contents) < len(texts) - first:
                 continue  # A repeated document.
-            texts.add(f"{corpus.title}/{document.id}", document.contents)
+            texts.add(f"{corpus.corpus_name}/{document.id}", document.contents)
             articles.append(numbers.setdefault(document.fields["article"], len(numbers)))
             candidates.append([])
         if query_file is None:
@@ -99,7 +99,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
             assert record.query_id is not None
             of_passage = candidates[first + own.row(record.positives[0].id or "")]
             if config.candidates is None or len(of_passage) < config.candidates:
-                of_passage.append(queries.add(f"{corpus.title}/{record.query_id}", record.query or ""))
+                of_passage.append(queries.add(f"{corpus.corpus_name}/{record.query_id}", record.query or ""))
     logger.info("%d passages of %d articles, %d queries", len(texts), len(numbers), len(queries))
     return Passages(texts, np.array(articles, dtype=np.int64), list(numbers), queries, Ragged(candidates))
 
@@ -118,7 +118,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     A passage is as many whole sentences as fit `passage_length` with the special tokens (section 4.1). A rule finds the ends
     of sentences, because the paper's tool, NLTK's model, would need a download. A file is made anew if its inputs changed.
     """
-    tokenizer = backbones.load_tokenizer(locate(config.backbone))
+    tokenizer = load_tokenizer(locate(config.backbone))
     pieces = unlimited(tokenizer.backend_tokenizer)
     unseen = [settings.load() for settings in config.unseen]
     made_by = {
@@ -133,7 +133,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     for corpus in config.corpora:
         documents = _documents_hash(corpus)
         of_corpus = {**made_by, "documents": documents, "article": corpus.article, "corpora": _others(config, corpus)}
-        file = config.folder / f"{corpus.title}-{fingerprint(of_corpus)}.jsonl"
+        file = config.folder / f"{corpus.corpus_name}-{fingerprint(of_corpus)}.jsonl"
         files.append(file)
         if not file.exists():
             todo.append((corpus, file, of_corpus))
@@ -213,7 +213,7 @@ def generation_for(config: QueryAsContextConfig, corpus: CorpusSettings) -> Gene
     model = corpus.generator or config.generation.model
     if model is None:
         raise InputError(
-            f"context {config.context} needs queries for {corpus.title}, but no generator or file of queries is named",
+            f"context {config.context} needs queries for {corpus.corpus_name}, but no generator or file of queries is named",
             "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn data generate-queries)",
         )
     return replace(config.generation, model=model)
@@ -228,7 +228,7 @@ def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Pat
     generation = generation_for(config, corpus)
     model = hash_files(locate(generation.generator))
     name = fingerprint(passages.name, model, generation.sampling(), computed_in(generation.precision))
-    file = config.folder / f"{corpus.title}-{name}.queries.jsonl"
+    file = config.folder / f"{corpus.corpus_name}-{name}.queries.jsonl"
     documents = text_store(passages)
     generate_queries(generation, documents, output=file)
     return file

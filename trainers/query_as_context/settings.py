@@ -8,6 +8,7 @@ from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
 from trainers.common.settings import FOLDER, TrainingSettings
+from trainers.data.loading import name_of
 from trainers.data.settings import DevSettings, SetSettings, check_limit, refuse_unread
 from trainers.dense.settings import DenseConfig
 from trainers.doc2query.settings import GenerationSettings
@@ -38,13 +39,14 @@ class CorpusSettings:
         check_limit(self.limit)
 
     @property
-    def title(self) -> str:
-        return self.name or self.path.resolve().name.partition(".")[0]
+    def corpus_name(self) -> str:
+        """The corpus's name, by default the path's."""
+        return self.name or name_of(self.path)
 
     def key(self, document: Document) -> str:
         """The key of the article that a document belongs to."""
         keys = {"title": document.title.strip(), "url": (document.url or "").partition("#")[0], "document": ""}
-        return keys[self.article] or f"{self.title}/{document.id}"
+        return keys[self.article] or f"{self.corpus_name}/{document.id}"
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
     output; finished ones are not repeated. Raises InputError for a single train set, two sets of one name, a trial that
     lacks a set or changes bm25, two trials of one name, and invalid settings.
     """
-    sets = [settings.title for settings in config.train]
+    sets = [settings.set_name for settings in config.train]
     if len(sets) < 2 or len(set(sets)) < len(sets):
         raise InputError(
             f"train names {', '.join(sets)}: --try needs several sets with different names",
@@ -91,7 +91,7 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
         raise InputError(
             "--try measures BM25 + sparse, which no search does with student.queries network", "omit --try"
         )
-    configs = [(AS_CONFIGURED, config), *((title(text), changed(config, text)) for text in tries)]
+    configs = [(AS_CONFIGURED, config), *((trial_name(text), changed(config, text)) for text in tries)]
     names = [name for name, _ in configs]
     for name, trial_config in configs:
         if name == NOT_TRAINED or names.count(name) > 1:
@@ -103,7 +103,7 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
                 f"--try {name}: gains over different BM25s cannot be compared",
                 "give bm25 in the configuration, or with --set",
             )
-        if missing := [left.title for left in config.train if left not in trial_config.train]:
+        if missing := [left.set_name for left in config.train if left not in trial_config.train]:
             raise InputError(
                 f"--try {name}: all trials must leave out the same sets, and train lacks {', '.join(missing)}",
                 "name in train all sets of the configuration, as they are there, and then the further ones",
@@ -126,7 +126,7 @@ def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseCo
     return tried
 
 
-def title(text: str) -> str:
+def trial_name(text: str) -> str:
     """The name of a trial: NAME of "NAME: FIELD=VALUE", else its settings, without paths of this machine."""
     name, settings = _parted(text)
     return name or clean_argument(settings)
@@ -158,13 +158,13 @@ def on_sets_left_out(
     states: dict[str, list[dict[str, float]]] = {}
     for left in sets:
         others = leaving_out(config, left)
-        measures[left.title] = train(others).measures
-        states[left.title] = [
+        measures[left.set_name] = train(others).measures
+        states[left.set_name] = [
             {question: of_set[SUM][question] - bm25 for question, bm25 in of_set[BASELINES[-1]].items()}
             for line in history(others.output, QUESTIONS_FILE)
             for of_set in line.values()
         ]
-        logger.info("without %s: %+.4f on it", left.title, gain(measures[left.title]))
+        logger.info("without %s: %+.4f on it", left.set_name, gain(measures[left.set_name]))
     return measures, states
 
 
@@ -173,12 +173,12 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
 
     If the length is given in epochs, it is also measured on the way; those measures choose nothing."""
 
-    def others(stage: Stage, title: str) -> Stage:
+    def others(stage: Stage, stage_name: str) -> Stage:
         kept = [at for at, settings in enumerate(stage.train) if sources(settings).isdisjoint(sources(left))]
         if not kept:
             raise InputError(
-                f"{title} has only sets of the corpus of {left.title}: without them nothing is left to train on",
-                f"add sets of other corpora to {title}",
+                f"{stage_name} has only sets of the corpus of {left.set_name}: without them nothing is left to train on",
+                f"add sets of other corpora to {stage_name}",
             )
         weights = stage.training.set_weights
         if isinstance(weights, list) and len(weights) == len(stage.train):
@@ -192,7 +192,7 @@ def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
     place = folder(config) / fingerprint(replace(config, output=Path("output"), cache=None))
     return replace(
         fine_tuning,
-        output=place / left.title,
+        output=place / left.set_name,
         cache=config.folder,
         pretraining=None if config.pretraining is None else others(config.pretraining, "pretraining.train"),
         dev=[measured],

@@ -40,7 +40,7 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
         assert miner is not None
         name, made_by = f"sparse:{miner}", hash_files(miner)
     # For a corpus with made questions, the limit is a number of documents.
-    limits = {settings.title: settings.limit for settings in config.train if settings.questions is None}
+    limits = {settings.set_name: settings.limit for settings in config.train if settings.questions is None}
     kind = spec.partition(":")[0]
     slug = f"{kind}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
     result: list[TrainingData] = []
@@ -91,7 +91,7 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
     objective = config.objective
     if not objective.distils:
         return []
-    settings_of = {settings.title: settings for settings in config.train}
+    settings_of = {settings.set_name: settings for settings in config.train}
     result: list[list[Teacher]] = []
     for data in sets:
         folders = settings_of[data.name].teachers if data.name in settings_of else []

@@ -25,6 +25,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
 from opensearch_neural.models.generative.generative_model import load_generative
 from opensearch_neural.models.generative.settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
+from opensearch_neural.models.pretrained import load_tokenizer
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first
@@ -66,7 +67,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     _check_stages(config)
     settings, single = config.settings, config.single
     backbone = {PASSAGE: config.backbone, URL: config.backbone if single else config.url_backbone or config.backbone}
-    tokenizers = {stage: backbones.load_tokenizer(locate(name)) for stage, name in backbone.items()}
+    tokenizers = {stage: load_tokenizer(locate(name)) for stage, name in backbone.items()}
 
     # A model that does not load is refused before the data are read, and before another stage is trained.
     for name in {backbone[stage] for stage in (PASSAGE, URL) if config.stages in (stage, "both", "single")}:

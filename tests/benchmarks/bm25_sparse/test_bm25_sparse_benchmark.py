@@ -23,7 +23,7 @@ from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 from benchmarks import cluster_bm25  # noqa: E402
 from benchmarks.bm25_sparse import command, cost, measures, models  # noqa: E402
 from benchmarks.bm25_sparse import weight as weights  # noqa: E402
-from benchmarks.bm25_sparse.measures import (  # noqa: E402
+from benchmarks.bm25_sparse.engines import (  # noqa: E402
     BM25,
     CASCADES,
     DENSE_ENGINES,
@@ -36,9 +36,8 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
     SUM_CASCADE,
     TUNED,
     TUNED_SUM,
-    mean_rows,
-    opened_index,
 )
+from benchmarks.bm25_sparse.measures import mean_rows, opened_index  # noqa: E402
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
 from benchmarks.grown.index import Growth  # noqa: E402

@@ -17,14 +17,13 @@ from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
 from benchmarks.grown.index import Growth, grow, resampler_of
 from benchmarks.grown.scale import grow as grow_command
 from benchmarks.grown.scale import scale
-from benchmarks.load.run import RESAMPLED
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
-from opensearch_neural.index.record import SparseMeta
+from opensearch_neural.index.record import RESAMPLED, SparseMeta
 from opensearch_neural.models import registry
 from opensearch_neural.models.sparse.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.models.sparse.pruning import Pruning

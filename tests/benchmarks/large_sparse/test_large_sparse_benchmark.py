@@ -14,8 +14,8 @@ from quick_load import quick
 from benchmarks.docs_tables import rendered
 from benchmarks.large_sparse import command
 from benchmarks.large_sparse.arms import FieldSearch
-from benchmarks.load.quality import SCORE_KEPT
 from benchmarks.load.variants import Variant
+from benchmarks.render import SCORE_KEPT
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.index import segments

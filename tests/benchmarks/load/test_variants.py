@@ -10,7 +10,7 @@ import pytest
 from extend_page import names_below
 
 from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.quality import SCORE_KEPT, judged_rows, nearness_rows, overlap, retriever
+from benchmarks.load.quality import judged_rows, nearness_rows, retriever
 from benchmarks.load.run import notes
 from benchmarks.load.variants import (
     ALL_ENGINES,
@@ -22,10 +22,12 @@ from benchmarks.load.variants import (
     spec_of,
 )
 from benchmarks.load.workload import LoadTarget, SearchedIndex, Workload, body_builders, prepare, prepared
+from benchmarks.render import SCORE_KEPT
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData, JudgedQueries
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.overlap import overlap
 from opensearch_neural.index.record import IndexMeta, SparseMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS
 from opensearch_neural.index.sparse_scale import SCALE

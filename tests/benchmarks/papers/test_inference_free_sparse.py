@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,18 @@ from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
 from benchmarks import cluster_bm25 as rival  # noqa: E402
 from benchmarks.bm25_sparse import models  # noqa: E402
-from benchmarks.bm25_sparse.measures import TUNED  # noqa: E402
+from benchmarks.bm25_sparse.engines import TUNED  # noqa: E402
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.experiment import Table  # noqa: E402
+from benchmarks.papers import exact_sparse, idf_and_teachers  # noqa: E402
 from benchmarks.papers import inference_free_sparse as paper  # noqa: E402
-from benchmarks.papers.inference_free_sparse import (  # noqa: E402
-    ALL_TOKENS,
+from benchmarks.papers.exact_sparse import PIECES, PRESENCE  # noqa: E402
+from benchmarks.papers.idf_and_teachers import (  # noqa: E402
     ENSEMBLE,
     FIRST_STAGES,
     NEITHER,
     NO_PRETRAINING,
-    PIECES,
-    PRESENCE,
     SEARCH_ALONE,
     TARGET,
     WITH,
@@ -41,11 +41,14 @@ from benchmarks.papers.inference_free_sparse import (  # noqa: E402
     flops_goal,
     idf_goal,
     idf_shares,
+    share_goals,
+    terms_goal,
+)
+from benchmarks.papers.inference_free_sparse import (  # noqa: E402
+    ALL_TOKENS,
     quality_goals,
     rare_first_name,
     rare_goals,
-    share_goals,
-    terms_goal,
 )
 from benchmarks.render import gains  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
@@ -103,8 +106,10 @@ def run_part(
         "DENSE_TEACHER_STEPS": 2,
         "QUALITY": (PUBLISHED, "trained 10 minutes"),
     }
-    for name, value in small.items():
-        monkeypatch.setattr(paper, name, value)
+    modules = (exact_sparse, idf_and_teachers, paper)
+    for module, (name, value) in product(modules, small.items()):
+        if hasattr(module, name):  # each that defines it or imports it
+            monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(models, "TRAINED_ON", ("one", "two"))
     monkeypatch.setattr(models, "STEPS", {"trained 10 minutes": 2})
     monkeypatch.setattr(rival, "GRID", ((0.9, 1.2), (0.5,)))
@@ -189,7 +194,7 @@ def test_quality_is_shown_by_the_mean_over_seeds(run_part: Callable[[str], list[
 def test_who_teaches_is_another_question_than_what_is_trained(
     data: Path, start: Path, dense_teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "SMALL", ("one",))
+    monkeypatch.setattr(idf_and_teachers, "SMALL", ("one",))
     ablation = Ablation(data, tmp_path, str(start), (str(dense_teacher),), (1,), 2)
     config = ablation.student()
     assert (config.start, config.objective.teachers) == (str(start), [str(dense_teacher)])
@@ -203,8 +208,8 @@ def test_who_teaches_is_another_question_than_what_is_trained(
 def test_other_steps_and_seeds_and_another_start_of_that_name_make_other_models_beside_the_first(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paper, "SMALL", ("one",))
-    monkeypatch.setattr(paper, "TESTED", ("one",))
+    monkeypatch.setattr(idf_and_teachers, "SMALL", ("one",))
+    monkeypatch.setattr(idf_and_teachers, "TESTED", ("one",))
     start = tiny_splade(tmp_path / "start")
 
     def output(steps: int, seed: int) -> Path:
@@ -224,7 +229,7 @@ def test_test_sets_are_measured_by_grades(data: Path, tmp_path: Path) -> None:
     others = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
     second = next(id for id in others if id != first)
     judged.write_text(f"query-id\tcorpus-id\tscore\n{query}\t{first}\t1\n{query}\t{second}\t3\n")
-    test = paper.sparse_test(tmp_path, "graded", tmp_path)
+    test = exact_sparse.sparse_test(tmp_path, "graded", tmp_path)
     better = test.measure({query: {second: 2.0, first: 1.0}}, ["nDCG@10"]).mean["nDCG@10"]
     assert better == pytest.approx(1.0)
     assert test.measure({query: {first: 2.0, second: 1.0}}, ["nDCG@10"]).mean["nDCG@10"] < 0.9
@@ -320,7 +325,7 @@ def test_teachers_scores_are_as_large_as_a_way_to_train_asks_for(
 ) -> None:
     arms: dict[str, Any] = {}
     monkeypatch.setattr(Ablation, "rows", lambda self, of, *_: arms.update(of) or [])
-    paper.flops(Ablation(data, tmp_path, str(start), (str(start),), (42,), 2))
+    idf_and_teachers.flops(Ablation(data, tmp_path, str(start), (str(start),), (42,), 2))
     scales = {
         (arm.partition(",")[0], config.student.idf, config.objective.teacher_scale) for arm, config in arms.items()
     }

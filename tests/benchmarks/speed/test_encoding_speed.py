@@ -26,10 +26,10 @@ from benchmarks.speed.encoding_speed import (  # noqa: E402
     NDCG,
     Sizes,
 )
-from benchmarks.speed.turns import ratio, ratio_row  # noqa: E402
+from benchmarks.turns import ratio, ratio_row  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation import results  # noqa: E402
-from opensearch_neural.models.sparse.lexical import train_word_pieces  # noqa: E402
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces  # noqa: E402
 
 TEXTS = [f"Document {n} tells of {word} and of {word}s that are {n}." for n in range(4) for word in ("rain", "sun")]
 

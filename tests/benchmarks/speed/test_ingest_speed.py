@@ -19,7 +19,7 @@ from benchmarks.speed.ingest_speed import (
     race,
     rows,
 )
-from benchmarks.speed.turns import ratio
+from benchmarks.turns import ratio
 from opensearch_neural.evaluation.results import Summary
 
 

@@ -31,7 +31,8 @@ from ingest.vectors.ray_encode import (  # noqa: E402
 from ingest.vectors.shards import shard_path  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError, OsnError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
-from opensearch_neural.models.sparse.lexical import build_lexical, train_word_pieces  # noqa: E402
+from opensearch_neural.models.sparse.lexical import build_lexical  # noqa: E402
+from opensearch_neural.models.sparse.word_pieces import train_word_pieces  # noqa: E402
 
 DOCUMENTS = 150
 SHARD = 5

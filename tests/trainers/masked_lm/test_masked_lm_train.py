@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.pretrained import load_tokenizer
 from trainers.common.batches import IGNORED
 from trainers.common.config import load_config
 from trainers.common.sampling import Visit
@@ -90,7 +91,7 @@ def test_a_tokenizer_of_other_settings_is_made_anew(corpus: Path, tmp_path: Path
     config = small(corpus, tmp_path / "model")
     train_masked_lm(config)
     assert config.new is not None
-    tokenizer = backbones.load_tokenizer(tmp_path / "model")
+    tokenizer = load_tokenizer(tmp_path / "model")
     assert tokenizer.model_max_length == config.new.positions != 24
 
 

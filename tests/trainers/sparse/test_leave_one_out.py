@@ -21,7 +21,7 @@ from trainers.common.config import to_yaml  # noqa: E402
 from trainers.common.run_folder import QUESTIONS_FILE, RUN, Trained  # noqa: E402
 from trainers.doc2query.question_sets import QuestionSet  # noqa: E402
 from trainers.sparse.command import sparse_command  # noqa: E402
-from trainers.sparse.leave_one_out import changed, chosen, folder, leaving_out, result, title, trials  # noqa: E402
+from trainers.sparse.leave_one_out import changed, chosen, folder, leaving_out, result, trial_name, trials  # noqa: E402
 from trainers.sparse.settings import SparseConfig, SparseObjective, StageSettings  # noqa: E402
 from trainers.sparse.trials_table import trials_table  # noqa: E402
 
@@ -137,7 +137,7 @@ def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(
     values = {4: {"one": 0.6, "two": 0.5, "three": 0.5}, 6: {"one": 0.5, "two": 0.6, "three": 0.59}, 8: {}}
 
     def train(one: SparseConfig) -> Trained:
-        return measured(values[one.training.steps].get(one.dev[0].title, 0.5))
+        return measured(values[one.training.steps].get(one.dev[0].set_name, 0.5))
 
     tried = trials(config, ["training.steps=6", "training.steps=8; student.revive=0.1"], train)
     assert [trial.mean for trial in tried] == pytest.approx([0.1 / 3, 0.19 / 3, 0.0])
@@ -180,7 +180,7 @@ def noted(config: SparseConfig, *states: dict[str, float]) -> None:
     for gains in states:
         line = {"BM25": dict.fromkeys(gains, 0.5), "BM25 + sparse": {name: 0.5 + own for name, own in gains.items()}}
         with (folder / QUESTIONS_FILE).open("a") as file:
-            file.write(json.dumps({config.dev[0].title: line}) + "\n")
+            file.write(json.dumps({config.dev[0].set_name: line}) + "\n")
 
 
 def test_gains_have_the_intervals_of_their_questions_and_trials_are_compared_question_by_question(
@@ -223,7 +223,7 @@ def test_trainings_of_versions_that_kept_no_questions_have_no_intervals_and_it_i
     config: SparseConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
     def train(one: SparseConfig) -> Trained:
-        if one.dev[0].title != "two":
+        if one.dev[0].set_name != "two":
             noted(one, {"a": 0.2, "b": 0.0})
         trained = measured(0.6)
         trained.measures["active terms"] = 50.0
@@ -254,8 +254,8 @@ def test_a_trial_may_train_on_further_sets_but_not_on_those_of_the_corpus_left_o
     )
     tried = trials(config, [text], train)
     assert [trial.name for trial in tried] == ["as configured", "more"]
-    assert [[left.title for left in one.dev] for one in asked[3:]] == [["one"], ["two"], ["three"]]
-    assert [[each.title for each in one.train] for one in asked[3:]] == [
+    assert [[left.set_name for left in one.dev] for one in asked[3:]] == [["one"], ["two"], ["three"]]
+    assert [[each.set_name for each in one.train] for one in asked[3:]] == [
         ["two", "three", "docs", "titles"],
         ["one", "three", "docs"],
         ["one", "two", "docs", "titles"],
@@ -264,9 +264,9 @@ def test_a_trial_may_train_on_further_sets_but_not_on_those_of_the_corpus_left_o
 
 
 def test_a_trial_is_called_by_its_name_or_by_its_settings_without_paths_of_this_machine() -> None:
-    assert title("longer: training.steps=6; document_length=64") == "longer"
-    assert title("training.steps=6; student={revive: 0.1}") == "training.steps=6; student={revive: 0.1}"
-    assert title("train=[{path: /home/me/sets/one}]") == "train=[{path: .../one}]"
+    assert trial_name("longer: training.steps=6; document_length=64") == "longer"
+    assert trial_name("training.steps=6; student={revive: 0.1}") == "training.steps=6; student={revive: 0.1}"
+    assert trial_name("train=[{path: /home/me/sets/one}]") == "train=[{path: .../one}]"
 
 
 def test_the_command_trains_on_all_sets_with_what_was_chosen_and_goes_on(config: SparseConfig, tmp_path: Path) -> None:

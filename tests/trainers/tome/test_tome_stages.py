@@ -12,9 +12,9 @@ pytest.importorskip("sentence_transformers")
 from tome_setup import SMALL  # noqa: E402
 
 from opensearch_neural.corpus.documents import Document  # noqa: E402
+from opensearch_neural.models.pretrained import load_tokenizer  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
-from trainers.encoders import backbones  # noqa: E402
 from trainers.tome.data import Queries, gather, tome_corpus  # noqa: E402
 from trainers.tome.stages import ToPassage, ToUrl, span  # noqa: E402
 
@@ -26,7 +26,7 @@ def test_spans_are_parts_of_their_document_drawn_anew_at_each_visit(t5: Path) ->
     assert len(set(drawn)) > 10
     assert span("two words", Visit(3, 0, 0, 42)) == "two words"
 
-    tokenizer = backbones.load_tokenizer(t5)
+    tokenizer = load_tokenizer(t5)
     corpus = tome_corpus([Document("a", words, "", "u/a"), Document("b", "a b", "", "u/b")], tokenizer, SMALL)
     data = ToPassage(gather([], corpus.contents), corpus, tokenizer, SMALL, spans=2)
     assert len(data) == 4
@@ -36,7 +36,7 @@ def test_spans_are_parts_of_their_document_drawn_anew_at_each_visit(t5: Path) ->
 
 
 def test_half_a_surrogate_pair_is_read_in_spans_and_passages(t5: Path) -> None:
-    tokenizer = backbones.load_tokenizer(t5)
+    tokenizer = load_tokenizer(t5)
     corpus = tome_corpus([Document("a", "half \ud83d pair", "", "u/a")], tokenizer, SMALL)
     data = ToPassage(gather([], corpus.contents), corpus, tokenizer, SMALL, spans=1)
     _, inputs, _ = data[Visit(0, 0, 0, 42)]
@@ -44,7 +44,7 @@ def test_half_a_surrogate_pair_is_read_in_spans_and_passages(t5: Path) -> None:
 
 
 def test_long_texts_and_urls_are_cut_at_their_lengths(t5: Path) -> None:
-    tokenizer = backbones.load_tokenizer(t5)
+    tokenizer = load_tokenizer(t5)
     long = Document("a", "cat " * 100, "dog " * 50, "https://zoo.org/" + "x" * 200)
     corpus = tome_corpus([long], tokenizer, SMALL)
     queries = Queries(TextStore([("q", "bird " * 100)]), np.array([[0, 0]]))

@@ -1,5 +1,7 @@
-"""Dense vectors and codes of `osn bench bm25-sparse`, which `hybrid` and the cascades search. Files in --work:
+"""The vectors of `osn bench bm25-sparse`: sparse ones, and dense ones with their codes, which `hybrid` and the cascades
+search. Files in --work:
 
+vectors/SET-MODEL          sparse vectors
 vectors/SET-DENSE          dense vectors, encoded once
 models/DENSE-opq           OPQ, which codes them: learned from the vectors of all sets, not trained on questions;
                            with --quality-of from those of the set of the load tests, in DENSE-opq-of-SET
@@ -70,7 +72,7 @@ def dense_name(experiment: Experiment) -> str:
     return slug(directory.display_name(experiment.dense).rpartition("/")[2])
 
 
-def variant(experiment: Experiment, arm: str) -> str:
+def dense_variant(experiment: Experiment, arm: str) -> str:
     """The models' name in rows of engines that need a dense model: the arm of the sparse model, and the model of --pq."""
     if experiment.quantized is None:
         return arm
@@ -90,7 +92,7 @@ def kept_variant(experiment: Experiment, sparse: str, with_dense: bool) -> str:
         if experiment.quantized is not None
         else ""
     )
-    return f"{slug(variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
+    return f"{slug(dense_variant(experiment, sparse))}{codes}-{dense_name(experiment)}"
 
 
 def shards(manifest: Path) -> Iterator[LoadedShard]:
