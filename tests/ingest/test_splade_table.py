@@ -234,6 +234,16 @@ def test_of_a_router_with_two_networks_the_one_of_documents_encodes_and_the_tabl
     hidden_index.forget(client, f"{index_name}-siamese", existing_record(client, f"{index_name}-siamese"))
 
 
+def test_a_search_that_names_a_splade_without_a_table_is_told_to_leave_it_out(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path
+) -> None:
+    run(client, splade_job(corpus_of(tmp_path, 20), index_name, splade))
+    with pytest.raises(ModelError, match="queries need a table of weights") as refused:
+        open_engines(client, index_name, sparse=str(splade)).load("bm25-sparse")
+    assert str(refused.value.remedy).startswith("leave --sparse out to search an index that this model wrote")
+    assert open_engines(client, index_name).load("bm25-sparse").body("bm25-sparse", QUERY)["rescore"]
+
+
 def test_documents_are_written_before_the_table_is_counted(
     client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
