@@ -1,10 +1,10 @@
 """A loss of one's own: every document that is not relevant should score a margin below the one that is.
 
-    cd examples
-    osn train sparse --loss own_loss:hinge --config sparse-published-start --backbone MODEL \
+    PYTHONPATH=examples osn train sparse --loss own_loss:hinge --config sparse-published-start --backbone MODEL \
         --set 'train=[{path: my-beir-folder}]' --output models/hinge
 
-`docs/tutorials/your-first-loss.md` goes through it. `trainers.common.losses` has those of the papers, to build on.
+Run it in the clone, where PYTHONPATH leads to this file. `docs/tutorials/your-first-loss.md` goes through it.
+`trainers.common.losses` has the losses of the papers, to build on.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ corpus was written is always stored on this machine; if the cluster does not tak
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingest.counted_idf import CorpusTable, with_kept_table
+from ingest.counted_idf import CorpusTable, splade_of, with_kept_table
 from ingest.vectorizers import NotingLargest
 from ingest.writing.target import Target, existing_target
 from opensearch_neural.cluster.errors import translate_errors
@@ -22,8 +22,8 @@ from opensearch_neural.index import hidden_index
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 from opensearch_neural.index.shard_documents import keep_shard_documents
-from opensearch_neural.index.sparse_scale import keep_sparse_scale
-from opensearch_neural.models import directory
+from opensearch_neural.index.sparse_scale import GROWN, MEASURED_ON, keep_sparse_scale
+from opensearch_neural.models import directory, registry
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def keep_measures(
     keeping: dict[str, Callable[[], object]] = {
         "number of documents of a shard": lambda: keep_shard_documents(client, target.index),
         "largest weights": lambda: _keep_largest(client, target, encoder, noted, everything),
-        "scale": lambda: keep_sparse_scale(client, target.index, encoder, noted.drawn if everything else ()),
+        "scale": lambda: _keep_scale(client, target, encoder, noted.drawn if everything else ()),
     }
     for measure, keep in keeping.items():
         try:
@@ -109,6 +109,20 @@ def keep_measures(
                 keep()
         except OsnError as error:
             log.warning("the %s of %s could not be stored: %s", measure, target.index, error.message)
+
+
+def _keep_scale(client: OpenSearch, target: Target, encoder: TableEncoder, drawn: Sequence[str]) -> None:
+    """Keep the scale of the scores; if it was measured again because the index has grown, warn of an IDF table that was
+    counted in the documents of the first ingest."""
+    keep_sparse_scale(client, target.index, encoder, drawn)
+    before, now = (meta.extra.get(MEASURED_ON, 0) for meta in (target.meta, existing_record(client, target.index)))
+    model = None if target.meta.sparse is None else registry.linked(target.meta.sparse.hash)
+    if before and now > GROWN * before and model is not None and splade_of(model) is not None:
+        log.warning(
+            "%s has %s documents, and had %s: its IDF table was counted in those of its first ingest. `osn index inspect "
+            "%s` shows how far it is off; a new build (--alias, or another --index) counts another table",
+            *(target.index, f"{now:,}", f"{before:,}", target.index),
+        )
 
 
 def _keep_largest(

@@ -245,8 +245,8 @@ def test_the_loss_is_the_hinge_that_it_says_and_trains(tmp_path: Path, monkeypat
     from trainers.common.own_loss import load_loss
     from trainers.data.retrieval_batches import RetrievalTargets
 
-    monkeypatch.chdir(EXAMPLES)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])  # as PYTHONPATH does
     hinge = load_loss("own_loss:hinge")
     # By hand: negatives of the first query are columns 1 (1 − 2 + 1.5 = 0.5) and 2, which is excluded; of the second
     # columns 0 (1 − 1 + 0 = 0) and 2 (1 − 1 + 3 = 3).

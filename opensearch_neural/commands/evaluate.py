@@ -27,6 +27,7 @@ from opensearch_neural.commands.headings import HeadedGroup
 from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import ENGINES, BodyOf, Engines, open_engines
+from opensearch_neural.engines.dense import Hybrid
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import ClusterError, InputError, ModelError, Unanswerable
 from opensearch_neural.evaluation import engine_comparison
@@ -133,7 +134,7 @@ def evaluate(
         for told in changes:
             warn(told)
         counted = f"{documents:,} documents, {results[0].measured.queries:,} queries"
-        what = "; ".join(filter(None, (counted, models_of(opened), *changes)))
+        what = "; ".join(filter(None, (counted, models_of(opened), fused_in(opened, chosen), *changes)))
         machine = machine_facts() | ({"opensearch": version} if version else {})
         read = template_paths(template_files)
         summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
@@ -192,6 +193,15 @@ def models_of(opened: Engines | None) -> str:
     """The models of an index, in words; empty without any."""
     models = {} if opened is None else {kind: getattr(opened.meta, kind) for kind in get_args(ModelKind)}
     return ", ".join(f"{kind} {model.name}" for kind, model in models.items() if model is not None)
+
+
+def fused_in(opened: Engines | None, engines: Sequence[str]) -> str:
+    """What the hybrid engines among these fuse, in words; empty if there are none."""
+    hybrids = [name for name in engines if issubclass(ENGINES[name], Hybrid)]
+    if opened is None or not hybrids:
+        return ""
+    (second,) = opened.engine(hybrids[0]).needs()
+    return f"{', '.join(hybrids)} of bm25 and {second}"
 
 
 def document_count(compared: Compared) -> int:

@@ -12,11 +12,13 @@ from opensearch_neural.files import read_json_object
 
 MOST_ROWS = 200
 """Nobody reads a card with more measurements."""
+P_VALUES = ("p-value", "holm")
+"""The kinds of rows that a card leaves out: a difference has its interval beside it."""
 HEADING = ("| set | engine | measure | value | 95% interval | queries |", "|---|---|---|---|---|---|")
 
 
 def card_table(results: Sequence[Path], only: Mapping[str, Collection[str]] = MappingProxyType({})) -> list[str]:
-    """The table's lines, in Markdown; none if there are no rows.
+    """The table's lines, in Markdown, without p-values; none if there are no other rows.
 
     results: `summary.json` files of measurements. only: {field of a row: values} chooses among their rows ("variant",
     "engine", "measure"); a field without values leaves out no row.
@@ -52,11 +54,11 @@ def _chosen(rows: list[Row], only: Mapping[str, Collection[str]]) -> list[Row]:
 
 
 def _rows(path: Path) -> list[Row]:
-    """The rows of a result file. Raises InputError for any other file."""
+    """The rows of a result file, without p-values. Raises InputError for any other file."""
     try:
         rows = [Row.from_json(row) for row in read_json_object(path)["rows"]]
         for row in rows:
             _line(row)
     except (ModelError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is no result file: {error}", "give a summary.json of a measurement") from None
-    return rows
+    return [row for row in rows if row.kind not in P_VALUES]

@@ -62,6 +62,9 @@ def bm25_sparse(
 ) -> Body:
     """BM25, and what a sparse model adds: score(d) = BM25(d) + weight · Σ_t tokens[t] · d_t.
 
+    weight: a plain factor, which means something else for every model. The engines divide theirs by the index's scale
+    (`sparse_scale` in the record's `extra`), so that it means the same for all.
+
     BM25 searches, and the model's score is added to its `window` best hits of each shard. Hits beyond the window keep their
     BM25 score and are ranked by it. The window is the same for every page, so that all pages form one ranking without
     repeats. If the window reaches to the end of the deepest page that is requested, every hit has its whole score.

@@ -136,6 +136,13 @@ def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> N
     assert "1 judged queries have no relevant document" in result.stderr
 
 
+def test_what_hybrid_fuses_stands_above_the_measures(osn_eval: Osn) -> None:
+    """In an index without dense vectors it is another engine than in one that has them."""
+    told = {engines: osn_eval("--engines", engines, "--timed", "0").stdout for engines in ("bm25", "hybrid,hybrid-rrf")}
+    assert "3 queries; sparse lexical; hybrid, hybrid-rrf of bm25 and sparse\n" in told["hybrid,hybrid-rrf"]
+    assert "3 queries; sparse lexical\n" in told["bm25"]
+
+
 def test_documents_that_change_meanwhile_are_told_with_the_numbers(
     client: OpenSearch, toy: Toy, osn_eval: Osn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +436,7 @@ def test_a_query_without_a_vector_gets_no_hits_and_the_evaluation_goes_on(
     named = ["--index", index_name, "--data", str(data), "--measures", "RR@10"]
     result = osn_eval(*named, "--engines", "bm25,dense,hybrid", "--json", catch_exceptions=False)
     assert values(json.loads(result.stdout))["dense", "MRR@10"] == pytest.approx(1 / 3)
+    assert json.loads(result.stdout)["title"].endswith("; hybrid of bm25 and dense")
     assert (
         "2 of 3 queries get no hits from dense, hybrid and are not timed, because the model knows none of their words and "
         "their vectors are all zeros: unknown, other" in result.stderr

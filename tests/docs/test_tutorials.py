@@ -87,16 +87,16 @@ def test_a_first_search_finds_and_explains_what_the_page_shows(
     assert "pip install" in install and "osn node start" in install
     documents = {"attack": "Blood flow to a part of the heart stops.", "refund": "Returned goods are paid back."}
     judged(tmp_path / "my-beir-folder", documents, {"q1": ("heart attack", "attack"), "q2": ("money back", "refund")})
-    named = [part.replace("--index docs", f"--index {index_name}") for part in (write, search, measure)]
+    named = [part.replace("--index first", f"--index {index_name}") for part in (write, search, measure)]
     named[2] = named[2].replace("--index mine", f"--index {index_name}-mine")
     written, found = outputs("first-search.md")
     printed = shell(named[0])
-    assert printed.split(", verified")[0] == written.split(", verified")[0].replace("in docs", f"in {index_name}")
+    assert printed.split(", verified")[0] == written.split(", verified")[0].replace("in first", f"in {index_name}")
     printed = shell(named[1])
     assert found.strip() in printed
     filtered = re.search(r"`(osn search [^`]*--filter[^`]*)`", (TUTORIALS / "first-search.md").read_text())
     assert filtered is not None
-    assert "Trout" in shell(filtered[1].replace("--index docs", f"--index {index_name}"))
+    assert "Trout" in shell(filtered[1].replace("--index first", f"--index {index_name}"))
     assert "bm25-sparse" in shell(named[2])
 
 

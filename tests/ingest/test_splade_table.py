@@ -234,6 +234,26 @@ def test_of_a_router_with_two_networks_the_one_of_documents_encodes_and_the_tabl
     hidden_index.forget(client, f"{index_name}-siamese", existing_record(client, f"{index_name}-siamese"))
 
 
+def test_a_search_that_names_a_splade_without_a_table_is_told_to_leave_it_out(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path
+) -> None:
+    run(client, splade_job(corpus_of(tmp_path, 20), index_name, splade))
+    with pytest.raises(ModelError, match="queries need a table of weights") as refused:
+        open_engines(client, index_name, sparse=str(splade)).load("bm25-sparse")
+    assert str(refused.value.remedy).startswith("leave --sparse out to search an index that this model wrote")
+    assert open_engines(client, index_name).load("bm25-sparse").body("bm25-sparse", QUERY)["rescore"]
+
+
+def test_an_index_that_has_outgrown_its_table_is_told_of(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a corpus of thousands that followed one of five was searched by the table of the five, and nobody knew."""
+    for count, told in ((30, False), (50, False), (150, True), (150, False)):
+        caplog.clear()
+        run(client, splade_job(write_jsonl(tmp_path / f"{count}.jsonl", records(count)), index_name, splade))
+        assert ("150 documents, and had 30: its IDF table was counted" in caplog.text) == told, count
+
+
 def test_documents_are_written_before_the_table_is_counted(
     client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

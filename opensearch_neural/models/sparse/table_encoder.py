@@ -135,6 +135,7 @@ class TableEncoder:
             what = "the query side of this model is a neural network" if routes else "no idf.json"
             raise ModelError(
                 f"{folder}: {what}, and queries need a table of weights",
+                "leave --sparse out to search an index that this model wrote: its query encoder is stored with it. "
                 f"`osn model idf --corpus CORPUS --model {path_or_id} --output FOLDER` writes the model with your corpus's "
                 "table",
             )

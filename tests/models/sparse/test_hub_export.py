@@ -53,7 +53,8 @@ def test_the_folder_is_the_model_and_its_card(trained: Path, tmp_path: Path) -> 
         "n": 300,
     }
     gain = {**row, "low": None, "high": None, "kind": "difference", "baseline": "bm25"}
-    (tmp_path / "summary.json").write_text(json.dumps({"rows": [row, gain]}))
+    p_values = [{**gain, "value": 0.0002, "kind": kind} for kind in ("p-value", "holm")]
+    (tmp_path / "summary.json").write_text(json.dumps({"rows": [row, gain, *p_values]}))
     arguments = [str(trained), "--out", str(tmp_path / "upload"), "--licence", "apache-2.0", "--base-model", "a/b"]
     results = ["--results", str(tmp_path / "summary.json")]
     done = CliRunner().invoke(osn, ["model", "export", "hub", *arguments, *results], catch_exceptions=False)
@@ -69,6 +70,7 @@ def test_the_folder_is_the_model_and_its_card(trained: Path, tmp_path: Path) -> 
     assert "| nDCG@10 | 0.5123 |" in card
     assert "| scifact | sparse | nDCG@10 | 0.7000 | 0.6500 to 0.7500 | 300 |" in card
     assert "| scifact | sparse | nDCG@10 - bm25 | 0.7000 |  | 300 |" in card
+    assert card.count("| scifact |") == 2, "p-values are left out"
     for file in upload.rglob("*"):
         assert file.is_dir() or b"/home/somebody" not in file.read_bytes(), file
 
