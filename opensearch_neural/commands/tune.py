@@ -44,7 +44,9 @@ queries_options = options_of(NamedQueries, "named", *setting_options(NamedQuerie
 class TrialSettings:
     """How settings are tried and chosen."""
 
-    keep: float = setting(0.99, "Share of quality to keep.", type=FiniteRange(0, 1))
+    keep: float = setting(
+        0.99, "Share of quality to keep; with bm25-sparse, of the gain over BM25.", type=FiniteRange(0, 1)
+    )
     most: int = setting(150, "Most queries in each half.", type=click.IntRange(min=5))
     passes: int = setting(3, "How often each query is timed; the fastest time counts.", type=click.IntRange(min=1))
     seed: int = setting(0, "Seed of the order of requests and the bootstrap.", type=click.IntRange(min=0))
