@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import threading
 import time
@@ -123,6 +124,22 @@ def test_the_same_run_again_measures_nothing_twice(
     settings = replace(QUICK, rates=(20.0,), quality=False)
     again = run(client, cluster_url, loaded, corpus, "rivals", settings, out=folder)
     assert again.blocks == measurement.blocks and "continued after" in again.incidents[0]
+
+
+@pytest.mark.cluster
+def test_a_complete_run_is_not_shown_as_a_new_one(
+    measured: tuple[Measurement, Path], client, cluster_url: str, loaded: str, corpus: Path, tmp_path: Path
+) -> None:
+    """`osn bench load` again printed the first run's figures, with the code and the machine of today."""
+    shutil.copy(measured[1] / "blocks.jsonl", tmp_path)
+    settings = replace(QUICK, rates=(20.0,), quality=False)
+    with pytest.raises(InputError, match="holds this run, and it is complete"):
+        run(client, cluster_url, loaded, corpus, "rivals", settings, out=tmp_path, once=True)
+    with pytest.raises(InputError, match=r"another run \(differs in code, machine\)"):
+        run(client, cluster_url, loaded, corpus, "rivals", settings, out=tmp_path, code="c0ffee", once=True)
+    more = replace(settings, rounds=2 + max(block.round for block in measured[0].blocks))
+    longer = run(client, cluster_url, loaded, corpus, "rivals", more, out=tmp_path, once=True)
+    assert len(longer.blocks) > len(measured[0].blocks)
 
 
 @pytest.mark.cluster
@@ -330,6 +347,8 @@ def test_the_command_measures_prints_and_writes(
     assert str(tmp_path) not in (tmp_path / "result" / "summary.json").read_text()
     page = Elements((tmp_path / "report.html").read_text())
     assert "SHA-256" in page.text and f"{loaded}, 2 clients" in page.text
+    again = osn_command(*command)
+    assert again.returncode == 1 and "give --restart" in again.stderr and not again.stdout
 
 
 @pytest.mark.parametrize(
