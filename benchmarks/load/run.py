@@ -24,10 +24,10 @@ from benchmarks.load.ceiling import measure_ceilings
 from benchmarks.load.generator import GeneratorLost, Generators, default_processes
 from benchmarks.load.measurement import LoadSettings, Measurement, Warmup, WarmupSettings
 from benchmarks.load.server import ServerProbe
-from benchmarks.load.variants import parameters, spec_of, with_options
+from benchmarks.load.variants import Variant, parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
-from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.errors import InputError, OsnError, Unanswerable
 from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.index.record import RESAMPLED
@@ -54,12 +54,23 @@ class _Ended(Exception):
 
 
 def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:
-    """{variant: body of the answer to the first query}. Raises ClusterError with the cluster's reason for a refusal."""
+    """{variant: body of the answer to the first query that it can answer}. Raises ClusterError with the cluster's reason for
+    a refusal, and the first query's reason if a variant can answer none."""
     builders = body_builders(workload)
+
+    def answer(variant: Variant) -> bytes:
+        reasons: list[Unanswerable] = []
+        for text in workload.texts:
+            try:
+                body = builders[variant.name](text)
+                return orjson.dumps(search(client, workload.index_of(variant), body, **parameters(variant)))
+            except Unanswerable as reason:
+                reasons.append(reason)
+        raise reasons[0]
+
     answers = {}
     for variant in workload.variants:
-        body = builders[variant.name](workload.texts[0])
-        answers[variant.name] = orjson.dumps(search(client, workload.index_of(variant), body, **parameters(variant)))
+        answers[variant.name] = answer(variant)
         request_heads(workload, variant)  # raises here if a header cannot be sent
     return answers
 
@@ -310,14 +321,14 @@ class LoadRun:
 
     def measure_quality(self, judged: JudgedQueries | None) -> None:
         settings, workload, index = self.settings, self.workload, self.workload.index
-        rows = self.measurement.quality
+        rows, tell = self.measurement.quality, self.measurement.incidents.append
         if judged is not None:
             rows += quality.judged_rows(
-                self.client, workload, judged, index, baseline=settings.baseline, seed=settings.seed
+                self.client, workload, judged, index, baseline=settings.baseline, seed=settings.seed, tell=tell
             )
         queries = judged.queries if judged else {str(at): text for at, text in enumerate(workload.texts)}
         drawn = quality.drawn_queries(queries, settings.quality_queries, settings.seed)
-        rows += quality.nearness_rows(self.client, workload, drawn, index, seed=settings.seed)
+        rows += quality.nearness_rows(self.client, workload, drawn, index, seed=settings.seed, tell=tell)
 
     def block(self, turn: Turn, length: float) -> Block:
         """Measure one turn. Raises _Ended if the cluster no longer answers."""

@@ -33,6 +33,7 @@ from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
+from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.index.models import ModelKind
 from opensearch_neural.progress import Progress
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 BASELINE = "bm25"
-NAMED = 10
-"""Queries that a warning names; more are only counted."""
 
 
 @click.group(
@@ -272,25 +271,6 @@ def refuse_without_answers(engine: str, unanswered: Mapping[str, Unanswerable], 
         raise reason
 
 
-def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, Unanswerable]], queries: Sequence[str]) -> None:
-    """Warn of the queries that engines could not answer: {engine: {query: reason}}. Engines that lack the same queries for
-    the same reason share a line."""
-    lines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for engine, reasons in unanswered.items():
-        of_reasons: dict[str, list[str]] = {}
-        for query in queries:
-            if query in reasons:
-                of_reasons.setdefault(reasons[query].why, []).append(query)
-        for why, without in of_reasons.items():
-            lines.setdefault((why, tuple(without)), []).append(engine)
-    for (why, lacking), engines in lines.items():
-        examples = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
-        warn(
-            f"{len(lacking):,} of {len(queries):,} queries get no hits from {', '.join(engines)} and are not timed, "
-            f"because {why}: {examples}"
-        )
-
-
 def searched(
     compared: Compared, measures: Sequence[str], own_documents: Collection[str], timed: int
 ) -> list[EngineResult]:
@@ -336,7 +316,8 @@ def searched(
                     shown.update(len(queries) - len(answered), skipped=True)
                 result = replace(result, certified=certain or None)
             results.append(result)
-        warn_of_unanswered(unanswered, list(queries))
+        for line in unanswered_sentences(unanswered, list(queries), "get no hits from {engines} and are not timed"):
+            warn(line)
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
         texts = answered[:timed]
         shown.update(len(unanswered) * (min(timed, len(queries)) - len(texts)), skipped=True)

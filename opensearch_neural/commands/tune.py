@@ -16,12 +16,20 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import FiniteRange, check_report, options_of, setting, setting_options
+from opensearch_neural.commands.option_groups import (
+    FiniteRange,
+    check_report,
+    options_of,
+    setting,
+    setting_options,
+    warn,
+)
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, read_facts
+from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.files import write_text
 from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tuned, pareto, store
@@ -124,6 +132,8 @@ def tune(
     before = contents_of(client, engines.index)
     tuned = tuning.run(questions, trial.keep, most=trial.most, passes=trial.passes, seed=trial.seed)
     changed = change(engines.index, before, contents_of(client, engines.index))
+    for line in unanswered_sentences({engine: tuned.unanswered}, list(questions.texts), "are left out"):
+        warn(line)
     if not as_json:
         show_settings(tuned)
     refused: ClusterError | None = None

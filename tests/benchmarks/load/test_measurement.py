@@ -28,7 +28,7 @@ from benchmarks.load.workload import allowed_target, prepared
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.judgements import BeirData, JudgedQueries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
 
@@ -102,6 +102,28 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
             assert of_level["failed"].value == 0
     assert measurement.indexes[loaded].documents == 500 and measurement.indexes[loaded].segments == 1
     assert measurement.cluster is not None and "request_cache=false" in shown
+
+
+@pytest.mark.cluster
+def test_a_query_of_too_many_words_gets_no_hits_and_the_load_test_goes_on(
+    client, cluster_url: str, loaded: str, corpus: Path, tmp_path: Path
+) -> None:
+    """It ended the run, also if it was the first."""
+    data = BeirData.load(corpus)
+    texts = {"whole": " ".join(f"word{at}" for at in range(1100)), **dict(list(data.queries.items())[:5])}
+    qrels = {"whole": {"any": 1.0}, **{query: data.qrels[query] for query in texts if query in data.qrels}}
+    judged = JudgedQueries("docstrings", "test", texts, qrels, ())
+    target = allowed_target(ConnectionSettings.from_env(urls=(cluster_url,)), owned=False)
+    with prepared(client, target, loaded, parse_variants("bm25,bm25-sparse"), list(texts.values())) as workload:
+        measurement = measure(client, workload, replace(QUICK, requests=3, rounds=1), out=tmp_path, judged=judged)
+    assert measurement.partial is None and measurement.blocks
+    why = "because they make more clauses, a word each as a rule, than OpenSearch searches at once"
+    unanswered, left_out = (line for line in measurement.incidents if why in line)
+    assert unanswered.startswith("1 of 6 queries get no hits from bm25, bm25-sparse, ")
+    assert left_out.startswith("1 of 6 queries are left out of overlap@10 and the score kept of bm25-sparse, ")
+    assert unanswered.endswith(": whole") and left_out.endswith(": whole")
+    counts = {(row.engine, row.measure): row.n for row in measurement.quality if row.kind == "value"}
+    assert counts["bm25-sparse", "nDCG@10"] == 6 and counts["bm25-sparse", "score kept"] == 5
 
 
 @pytest.mark.cluster
