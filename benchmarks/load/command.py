@@ -242,7 +242,7 @@ def rows_under_load(
 ) -> list[Row]:
     """The rows of a complete load test with the test queries of `data`; continues an interrupted run in `folder`.
 
-    Raises ClusterError if it stopped, InputError for settings that cannot work.
+    Raises ClusterError if it stopped or if a measurement is refused, InputError for settings that cannot work.
     """
     _, texts = queries_of(None, data, "test", None)
     prepares = prepared(client, target, index, variants, texts, models)
@@ -251,6 +251,13 @@ def rows_under_load(
         raise ClusterError(
             f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
         )
+    levels = cells(measured)
+    if refused := [cell for row in levels.values() for cell in row.values() if cell.refused]:
+        named = "; ".join(f"{cell.variant} at {cell.level.label}: {cell.refused}" for cell in refused)
+        raise ClusterError(
+            f"the load test of {index} is refused: {named}",
+            f"give this machine no other work, or fewer --clients; remove {folder}, and run the command again",
+        )
     for incident in (*measured.incidents, *measured.changes):
         logger.warning("%s", incident)
-    return result.rows(measured)
+    return result.rows(measured, levels)
