@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import BM25, SUM, SUM_CASCADE, WAYS, judged_queries, kept_measures, mean_rows
+from benchmarks.bm25_sparse.measures import (
+    BM25,
+    SUM,
+    SUM_CASCADE,
+    WAYS,
+    defaults_hash,
+    judged_queries,
+    kept_measures,
+    mean_rows,
+)
 from benchmarks.bm25_sparse.models import (
     ON_CORPUS,
     PUBLISHED,
@@ -68,8 +77,8 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
             if split := split_of(folder, variant):
                 measured = kept_measures(
                     client, experiment, model, name, {BM25: WAYS[BM25], **ways},
-                    experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
-                    judged=judged_queries(folder, split, most), measures=(MEASURE,),
+                    experiment.work / "weights" / f"{name}-{split}-{most}-{models}-{defaults_hash()}",
+                    with_dense=with_dense, judged=judged_queries(folder, split, most), measures=(MEASURE,),
                 )  # fmt: skip
                 of_sets[f"{name} {split}"] = {MeasuredEngine(way): of_way for way, of_way in measured.items()}
         if of_sets:

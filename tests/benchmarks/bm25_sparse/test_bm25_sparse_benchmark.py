@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -44,11 +45,13 @@ from benchmarks.experiment import slug  # noqa: E402
 from benchmarks.grown.index import Growth  # noqa: E402
 from benchmarks.render import gains, quality_and_cost  # noqa: E402
 from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
+from opensearch_neural.engines.settings import CascadeSetting  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, Summary, read  # noqa: E402
 from opensearch_neural.index import segments  # noqa: E402
 from opensearch_neural.models import directory  # noqa: E402
+from opensearch_neural.queries import Rare  # noqa: E402
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -258,7 +261,11 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
         return read(record).rows
 
     without = rows_of("without")
-    before = {path: path.read_bytes() for path in work.rglob("*.json") if path.parent.name != "models"}
+    before = {
+        path: path.read_bytes()
+        for path in work.rglob("*.json")
+        if path.parent.name != "models" and path != work / "data.json"  # which notes the dense model then
+    }
     rows = rows_of("with", "--dense", str(dense))
     assert all(path.read_bytes() == content for path, content in before.items()), "what was kept is measured again"
     assert not {*DENSE_ENGINES} & {row.engine for row in without} and {row.key for row in without} <= {
@@ -516,6 +523,39 @@ def experiment_of_nine_sets(folder: Path) -> models.Experiment:
         data=folder, start="", work=folder, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(100,), clients=(20,),
         minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def test_quality_that_was_measured_with_other_defaults_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another weight, window or rare share was written as the quality of the new one, beside loads of the new one."""
+    experiment, model = experiment_of_nine_sets(tmp_path), MeasuredEngine(PUBLISHED)
+    as_they_are = measures.measured_with(experiment, model, "set0", with_dense=False)
+    assert as_they_are == measures.measured_with(experiment, model, "set0", with_dense=False)
+    heavier = partial(CascadeSetting, weight=0.5)
+    for name, other in (
+        ("CascadeSetting", heavier),
+        ("RARE_WORDS", Rare("ratio", 0.1)),
+        ("RARE_FIRST_WEIGHT", 0.5),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(measures, name, other)
+            assert measures.measured_with(experiment, model, "set0", with_dense=False) != as_they_are, name
+
+
+def test_a_folder_of_work_is_of_one_dense_model(tmp_path: Path, start: Path) -> None:
+    """Two dense models whose folders have the same name shared what was measured."""
+    places = [tmp_path / "one" / "minilm", tmp_path / "other" / "minilm"]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "config.json").write_text(json.dumps({"of": place.parent.name}))
+    (tmp_path / "work").mkdir()
+    experiment = replace(experiment_of_nine_sets(tmp_path / "work"), start=str(start))
+    first, second = (replace(experiment, dense=str(place)) for place in places)
+    for each in (experiment, first, experiment, first):
+        models.check_models(each)
+    with pytest.raises(InputError, match=r"was begun with another dense than .*other/minilm"):
+        models.check_models(second)
 
 
 def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
