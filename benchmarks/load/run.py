@@ -30,6 +30,7 @@ from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError, OsnError, Unanswerable
 from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.index.contents import change, contents_of
+from opensearch_neural.index.models import models_with_hashes
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.node.clusters import Say
 from opensearch_neural.retrievers.opensearch import search
@@ -216,6 +217,7 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
         if how is not None and not variant.whole:
             sentences.append(f"{variant.name}: {how}")
     for name, opened in workload.indexes.items():
+        sentences += [f"{name}: {model}" for model in models_with_hashes(opened.meta)]
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:
             sentences.append(f"{name}: {_drawn(drawn)}")

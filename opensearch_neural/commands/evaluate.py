@@ -35,7 +35,7 @@ from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.index.contents import change, contents_of
-from opensearch_neural.index.models import ModelKind
+from opensearch_neural.index.models import ModelKind, models_with_hashes
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
@@ -135,7 +135,10 @@ def evaluate(
         what = "; ".join(filter(None, (counted, models_of(opened), *changes)))
         machine = machine_facts() | ({"opensearch": version} if version else {})
         read = template_paths(template_files)
-        summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
+        summary = evaluation.summary(
+            judged, segment_of, results, against, expectations, read, what,
+            machine=machine, notes=how_measured(opened, chosen),
+        )  # fmt: skip
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
         evaluation.tell(summary, results, judged, against, titles)
 
@@ -191,6 +194,17 @@ def models_of(opened: Engines | None) -> str:
     """The models of an index, in words; empty without any."""
     models = {} if opened is None else {kind: getattr(opened.meta, kind) for kind in get_args(ModelKind)}
     return ", ".join(f"{kind} {model.name}" for kind, model in models.items() if model is not None)
+
+
+def how_measured(opened: Engines | None, engines: Sequence[str]) -> list[str]:
+    """The models of an index, and the setting of each engine that has one, in words."""
+    if opened is None:
+        return []
+    hows = {engine: opened.engine(engine).how() for engine in engines if not opened.settings.get("exact")}
+    return [
+        *models_with_hashes(opened.meta),
+        *(f"{engine}: {how}" for engine, how in hows.items() if how is not None),
+    ]
 
 
 def document_count(compared: Compared) -> int:
