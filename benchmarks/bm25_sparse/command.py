@@ -9,9 +9,9 @@ set, unseen ones too, trained on titles and first sentences of its documents and
 named.
 
 Quality: each model ingests each set into an index of its own; queries are weighted by the IDF of that set's corpus. All
-engines search with the defaults of `osn search`; no setting was chosen on any of the sets. The rivals are the index's own
-BM25, and BM25 with analyzer, k1 and b chosen on the set's train split (without one: those that are best on average). Of
-each set at most 2,000 judged queries are used, taken evenly.
+engines search with the defaults of `osn search`; no setting was chosen on any test question of the sets. The rivals are
+the index's own BM25, and BM25 with analyzer, k1 and b chosen on the set's train split (without one: those that are best on
+average). Of each set at most 2,000 judged queries are used, taken evenly.
 
 Cost: all engines search an index of documents resampled from COST_SET with the model's vectors (`osn bench grow`), under
 load and in random turns. Also measured: how much of the exact result's score they keep, the bytes a document of an index

@@ -46,6 +46,13 @@ from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.settings import (
+    RARE_FIRST_WEIGHT,
+    RARE_WORDS,
+    Bm25SparseSetting,
+    CascadeSetting,
+    HighIdfFirstSetting,
+)
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
@@ -53,6 +60,7 @@ from opensearch_neural.evaluation.significance import mean_interval
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -115,7 +123,14 @@ def dense_measured(
 
 def measured_with(experiment: Experiment, model: MeasuredEngine, name: str, *, with_dense: bool) -> Path:
     """The folder of the set's measures with the sparse model. with_dense: with the dense model and its codes too"""
-    return experiment.work / "measured" / f"{name}-{kept_variant(experiment, str(model), with_dense)}"
+    made_with = kept_variant(experiment, str(model), with_dense)
+    return experiment.work / "measured" / f"{name}-{made_with}-{defaults_hash()}"
+
+
+def defaults_hash() -> str:
+    """A hash of how engines search if no setting is given, for file names."""
+    defaults = (Bm25SparseSetting(), HighIdfFirstSetting(), CascadeSetting())
+    return fingerprint([setting.record for setting in defaults], str(RARE_WORDS), RARE_FIRST_WEIGHT)
 
 
 def kept_measures(

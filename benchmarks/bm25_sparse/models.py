@@ -272,7 +272,8 @@ class Experiment(ModelOptions):
 
 
 def check_models(experiment: Experiment) -> None:
-    """Raises InputError if `work` belongs to another start or other data, or if --pq is given without --dense."""
+    """Raises InputError if `work` belongs to another start, dense model or data, or if --pq is given without --dense."""
     if experiment.quantized is not None and experiment.dense is None:
         raise InputError("--pq codes the vectors of a dense model, so it needs one", "give --dense MODEL too")
-    check_data(experiment.work, list(experiment.sets.values()), models={"start": experiment.start})
+    models = {"start": experiment.start} | ({} if experiment.dense is None else {"dense": experiment.dense})
+    check_data(experiment.work, list(experiment.sets.values()), models=models)

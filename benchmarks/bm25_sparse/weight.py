@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.bm25_sparse.engines import BM25, SUM, SUM_CASCADE, WAYS
-from benchmarks.bm25_sparse.measures import judged_queries, kept_measures, mean_rows
+from benchmarks.bm25_sparse.measures import defaults_hash, judged_queries, kept_measures, mean_rows
 from benchmarks.bm25_sparse.models import (
     ON_CORPUS,
     PUBLISHED,
@@ -69,8 +69,8 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
             if split := split_of(folder, variant):
                 measured = kept_measures(
                     client, experiment, model, name, {BM25: WAYS[BM25], **ways},
-                    experiment.work / "weights" / f"{name}-{split}-{most}-{models}", with_dense=with_dense,
-                    judged=judged_queries(folder, split, most), measures=(MEASURE,),
+                    experiment.work / "weights" / f"{name}-{split}-{most}-{models}-{defaults_hash()}",
+                    with_dense=with_dense, judged=judged_queries(folder, split, most), measures=(MEASURE,),
                 )  # fmt: skip
                 of_sets[f"{name} {split}"] = {MeasuredEngine(way): of_way for way, of_way in measured.items()}
         if of_sets:

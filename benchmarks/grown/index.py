@@ -152,6 +152,11 @@ def grow(
             raise ClusterError(
                 f"there is already an index {growth.index!r} with other documents", "delete it, or give another --index"
             )
+        if present_meta is not None and (shards := index_facts(client, growth.index).shards) != growth.shards:
+            raise ClusterError(
+                f"there is already an index {growth.index!r} with {shards} shard(s), and --shards says {growth.shards}",
+                "delete it, or give another --index",
+            )
 
         whole = present_meta is not None and LOADING not in present_meta.extra
         if not (whole and count(client, growth.index) == growth.documents):

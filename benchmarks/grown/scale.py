@@ -26,6 +26,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.provenance import code_commit
 from opensearch_neural.evaluation.results import data_facts
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -73,7 +74,7 @@ class ScaleOptions:
     )
     heap: str = setting("2g", HEAP)
     record: Path | None = setting(None, "Write summary.json there too.", type=FOLDER)
-    restart: bool = setting(False, "Do not continue interrupted runs in --output.")
+    restart: bool = setting(False, "Measure anew, whatever --output holds.")
     keep: bool = setting(
         False, "Keep the indexes (and the local node's data).", option="--keep-indexes --keep", cls=Renamed
     )
@@ -116,7 +117,7 @@ def scale(connection: ConnectionSettings, owned: bool, **values: Any) -> None:
         for drawn in grown_to_sizes(client, first, options.documents, say=say):
             place = options.out / str(drawn.documents)
             prepares = prepared(client, target, drawn.index, variants, texts)
-            measured = run(client, prepares, settings, place, restart=options.restart)
+            measured = run(client, prepares, settings, place, restart=options.restart, code=code_commit())
             runs[drawn.documents] = measured
             complete &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
             if measured.partial:

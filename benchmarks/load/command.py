@@ -31,6 +31,7 @@ from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.option_groups import Command, Renamed, check_report, options_of
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.evaluation.provenance import code_commit
 from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
 from opensearch_neural.progress import Progress
@@ -110,7 +111,7 @@ class LoadOptions:
     out: Path | None = setting(
         None, "Folder for results.  [default: load-INDEX]", option="--output --out", cls=Renamed, type=FOLDER
     )
-    restart: bool = setting(False, "Do not continue an interrupted run in --output.")
+    restart: bool = setting(False, "Measure anew, whatever --output holds.")
     record: Path | None = setting(None, "Write summary.json there too.", type=FOLDER)
     report: Path | None = setting(
         None, "File for an HTML report; needs the extra [ui].", type=click.Path(path_type=Path, dir_okay=False)
@@ -136,8 +137,9 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **val
     hits, rare, window, dense-window, weight, keep, whole, first, rescore, form, source, size, index, prune,
     expansion (docs/load.md explains them). Presets: sum, paper, quantized, rivals, windows, processor.
 
-    If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
-    is partial, or if a measurement was refused because the generator itself was near its limit.
+    If it is interrupted, it writes what it has; run the same command again to continue. A complete run is not measured
+    again without --restart. The exit status is 1 if the result is partial, or if a measurement was refused because the
+    generator itself was near its limit.
     """
     options = of_options(LoadOptions, values)
     variants = parse_variants(options.engines)
@@ -148,7 +150,9 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **val
     folder = options.out or Path(f"load-{options.index}")
     client = connect(settings=connection)
     prepares = prepared(client, target, options.index, variants, texts, models)
-    measurement = run(client, prepares, settings, folder, judged=judged, restart=options.restart)
+    measurement = run(
+        client, prepares, settings, folder, judged=judged, restart=options.restart, code=code_commit(), once=True
+    )
     facts = read_facts(place for place in (options.data, options.queries) if place is not None)
     if not finish(measurement, folder, options.as_json, facts, record=options.record, page=options.report):
         sys.exit(1)
@@ -162,8 +166,10 @@ def run(
     *,
     judged: JudgedQueries | None = None,
     restart: bool = False,
+    code: str | None = None,
+    once: bool = False,
 ) -> Measurement:
-    """Prepare and measure, with progress on stderr. prepares: `prepared` with what to measure."""
+    """Prepare and measure, with progress on stderr. prepares: `prepared` with what to measure; others: as for `measure`"""
     from tqdm import tqdm
 
     def say(line: str) -> None:
@@ -181,7 +187,16 @@ def run(
         total = settings.rounds * len(settings.levels()) * engines
         with Progress(f"load → {workload.index}", total=total, unit="blocks") as shown:
             return measure(
-                client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
+                client,
+                workload,
+                settings,
+                judged=judged,
+                out=folder,
+                restart=restart,
+                code=code,
+                once=once,
+                say=say,
+                on_block=on_block,
             )
 
 
@@ -227,7 +242,7 @@ def rows_under_load(
 ) -> list[Row]:
     """The rows of a complete load test with the test queries of `data`; continues an interrupted run in `folder`.
 
-    Raises ClusterError if it stopped, InputError for settings that cannot work.
+    Raises ClusterError if it stopped or if a measurement is refused, InputError for settings that cannot work.
     """
     _, texts = queries_of(None, data, "test", None)
     prepares = prepared(client, target, index, variants, texts, models)
@@ -236,6 +251,13 @@ def rows_under_load(
         raise ClusterError(
             f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
         )
+    levels = cells(measured)
+    if refused := [cell for row in levels.values() for cell in row.values() if cell.refused]:
+        named = "; ".join(f"{cell.variant} at {cell.level.label}: {cell.refused}" for cell in refused)
+        raise ClusterError(
+            f"the load test of {index} is refused: {named}",
+            f"give this machine no other work, or fewer --clients; remove {folder}, and run the command again",
+        )
     for incident in (*measured.incidents, *measured.changes):
         logger.warning("%s", incident)
-    return result.rows(measured)
+    return result.rows(measured, levels)

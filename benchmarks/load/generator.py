@@ -31,6 +31,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
@@ -39,7 +40,7 @@ import orjson
 
 from benchmarks.load.connection import Broken, Pool
 from benchmarks.load.workload import Workload, encoders, poisson, request_heads
-from opensearch_neural.errors import OsnError
+from opensearch_neural.errors import OsnError, Unanswerable
 from opensearch_neural.queries import partial_answer
 
 Mode = Literal["closed", "open"]
@@ -270,7 +271,8 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     heads = {variant.name: request_heads(workload, variant) for variant in workload.variants}
     for position in range(min(20, len(workload.texts))):  # the first calls are slow
         for name in encode:
-            encode[name](position)
+            with suppress(Unanswerable):
+                encode[name](position)
     pool = Pool(workload.target, CONNECTIONS, first=os.getpid())
     gc.collect()
     gc.freeze()

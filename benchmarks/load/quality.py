@@ -9,6 +9,7 @@ vector. BM25 and `sparse` are exact by definition and have neither measure.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,15 +23,19 @@ from benchmarks.render import OVERLAP, SCORE_KEPT
 from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.dense import dense_vector
+from opensearch_neural.errors import Unanswerable
 from opensearch_neural.evaluation import result_rows, significance
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap, score_kept, scored_among
 from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.queries import Body, multi_vector
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+logger = logging.getLogger(__name__)
 
 MEASURES = ("nDCG@10", "R@10", "R@100")
 
@@ -44,27 +49,47 @@ def judged_rows(
     baseline: str | None,
     measures: Sequence[str] = MEASURES,
     seed: int = 0,
+    tell: Callable[[str], object] = logger.warning,
 ) -> list[Row]:
-    """The measures, and their differences to the baseline, with intervals over queries; see `judged_result`."""
+    """The measures, and their differences to the baseline, with intervals over queries; see `judged_result`. A query that an
+    engine cannot answer counts as one without hits.
+
+    tell: called with a sentence on such queries
+    """
+    unanswered: dict[str, dict[str, Unanswerable]] = {variant.name: {} for variant in workload.variants}
     measured = {
         variant.name: judged_result(
             client,
             workload.index_of(variant),
-            retriever(client, workload, variant),
+            retriever(client, workload, variant, unanswered[variant.name]),
             judged.queries,
             judged.qrels,
             measures,
         ).measured
         for variant in workload.variants
     }
+    for line in unanswered_sentences(unanswered, list(judged.queries), "get no hits from {engines}"):
+        tell(line)
     return result_rows.rows(set_, measured, baseline=baseline, seed=seed)
 
 
 def nearness_rows(
-    client: OpenSearch, workload: Workload, queries: Mapping[str, str], set_: str, *, seed: int = 0
+    client: OpenSearch,
+    workload: Workload,
+    queries: Mapping[str, str],
+    set_: str,
+    *,
+    seed: int = 0,
+    tell: Callable[[str], object] = logger.warning,
 ) -> list[Row]:
-    """overlap@10 and the score kept of each engine that is not exact itself, with intervals over queries."""
+    """overlap@10 and the score kept of each engine that is not exact itself, with intervals over queries. A query that the
+    engine or its exact search cannot answer is left out.
+
+    tell: called with a sentence on such queries
+    """
+    unanswered: dict[str, dict[str, Unanswerable]] = {}
     exact_runs: dict[Variant, Run] = {}
+    lacking: dict[Variant, dict[str, Unanswerable]] = {}
     rows = []
     for variant in workload.variants:
         exact = exact_variant(workload, variant)
@@ -72,12 +97,16 @@ def nearness_rows(
             continue
         build = exact_builder(workload, exact)
         if exact not in exact_runs:
-            exact_retriever = OpenSearchRetriever(client, workload.index, exact.name, build)
+            lacking[exact] = {}
+            exact_retriever = OpenSearchRetriever(
+                client, workload.index, exact.name, build, unanswered=lacking[exact].__setitem__
+            )
             exact_runs[exact] = exact_retriever.retrieve(queries, TIES)
-        best = {query: hits for query, hits in exact_runs[exact].items() if hits}
-        with_hits = {query: queries[query] for query in best}
-        pages = retriever(client, workload, variant).retrieve(with_hits, PAGE)
-        scores = scores_of(client, workload.index, build, with_hits, pages)
+        without = unanswered[variant.name] = dict(lacking[exact])
+        with_hits = {query: queries[query] for query, hits in exact_runs[exact].items() if hits}
+        pages = retriever(client, workload, variant, without).retrieve(with_hits, PAGE)
+        scores = scores_of(client, workload.index, build, with_hits, pages, without)
+        best = {query: hits for query, hits in exact_runs[exact].items() if hits and query not in without}
         for measure, values in (
             (OVERLAP, [overlap(pages[query], hits) for query, hits in best.items()]),
             (SCORE_KEPT, [score_kept(scores[query], hits) for query, hits in best.items()]),
@@ -85,6 +114,10 @@ def nearness_rows(
             if values:
                 low, high = significance.interval(values, seed=seed) or (None, None)
                 rows.append(Row(set_, variant.name, measure, sum(values) / len(values), low, high, len(values)))
+    for line in unanswered_sentences(
+        unanswered, list(queries), "are left out of overlap@10 and the score kept of {engines}"
+    ):
+        tell(line)
     return rows
 
 
@@ -95,10 +128,23 @@ def exact_variant(workload: Workload, variant: Variant) -> Variant | None:
     return variant.exact
 
 
-def scores_of(client: OpenSearch, index: str, build: BodyOf, queries: Mapping[str, str], pages: Run) -> Run:
-    """The scores of each page's hits in the search that `build` makes; hits that it does not find are left out."""
+def scores_of(
+    client: OpenSearch,
+    index: str,
+    build: BodyOf,
+    queries: Mapping[str, str],
+    pages: Run,
+    unanswered: dict[str, Unanswerable],
+) -> Run:
+    """The scores of each page's hits in the search that `build` makes; hits that it does not find are left out.
+
+    unanswered: gets {query: why it cannot be answered}
+    """
     of_text = {text: list(pages[query]) for query, text in queries.items()}
-    among = OpenSearchRetriever(client, index, "exact", lambda text, k: scored_among(build(text, k), of_text[text]))
+    among = OpenSearchRetriever(
+        client, index, "exact", lambda text, k: scored_among(build(text, k), of_text[text]),
+        unanswered=unanswered.__setitem__,
+    )  # fmt: skip
     return among.retrieve(queries, PAGE)
 
 
@@ -126,15 +172,23 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
     return {"size": size, "query": multi_vector.by_the_best(query) if meta.vectors > 1 else query}
 
 
-def retriever(client: OpenSearch, workload: Workload, variant: Variant) -> OpenSearchRetriever:
-    """A retriever that sends the variant's requests, but with its own number of hits."""
+def retriever(
+    client: OpenSearch, workload: Workload, variant: Variant, unanswered: dict[str, Unanswerable]
+) -> OpenSearchRetriever:
+    """A retriever that sends the variant's requests, but with its own number of hits.
+
+    unanswered: gets {query: why the engine cannot answer it}
+    """
 
     @cache
     def builder(size: int) -> Callable[[str], Body]:
         return body_builder(replace(variant, size=size), workload.engines_of(variant))
 
     index, params = workload.index_of(variant), parameters(variant)
-    return OpenSearchRetriever(client, index, variant.name, lambda text, k: builder(k)(text), params=params)
+    return OpenSearchRetriever(
+        client, index, variant.name, lambda text, k: builder(k)(text),
+        params=params, unanswered=unanswered.__setitem__,
+    )  # fmt: skip
 
 
 def drawn_queries(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:

@@ -18,7 +18,7 @@ from benchmarks.load.histogram import needed
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import MEASURES, Cell, Levels, cells
 from benchmarks.render import with_interval
-from opensearch_neural.evaluation.provenance import Machine, machine_facts
+from opensearch_neural.evaluation.provenance import Machine, clean_argument, machine_facts
 from opensearch_neural.evaluation.results import Data, Row, Summary
 from opensearch_neural.evaluation.tables import number, result_table
 from opensearch_neural.files import write_text
@@ -81,7 +81,15 @@ def summary(
         seeds=[last.settings.seed],
         rows=[row for measurement in measurements for row in rows(measurement, levels)],
         title="; ".join([named, *(change for measurement in measurements for change in measurement.changes)]),
+        notes=dict.fromkeys(note for measurement in measurements for note in notes(measurement)),
     )
+
+
+def notes(measurement: Measurement) -> list[str]:
+    """How the run ended, what happened, and facts about indexes, engines, cluster and warm-up."""
+    partial = [f"partial: {measurement.partial}"] if measurement.partial else []
+    events = [clean_argument(event) for event in (*partial, *measurement.incidents)]
+    return [*events, *facts_text(measurement).splitlines()]
 
 
 def environment(measurement: Measurement) -> Machine:

@@ -24,11 +24,13 @@ from benchmarks.load.ceiling import measure_ceilings
 from benchmarks.load.generator import GeneratorLost, Generators, default_processes
 from benchmarks.load.measurement import LoadSettings, Measurement, Warmup, WarmupSettings
 from benchmarks.load.server import ServerProbe
-from benchmarks.load.variants import parameters, spec_of, with_options
+from benchmarks.load.variants import Variant, parameters, spec_of, with_options
 from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.corpus.judgements import JudgedQueries
-from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.errors import InputError, OsnError, Unanswerable
+from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.index.contents import change, contents_of
+from opensearch_neural.index.models import models_with_hashes
 from opensearch_neural.index.record import RESAMPLED
 from opensearch_neural.node.clusters import Say
 from opensearch_neural.retrievers.opensearch import search
@@ -53,12 +55,23 @@ class _Ended(Exception):
 
 
 def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:
-    """{variant: body of the answer to the first query}. Raises ClusterError with the cluster's reason for a refusal."""
+    """{variant: body of the answer to the first query that it can answer}. Raises ClusterError with the cluster's reason for
+    a refusal, and the first query's reason if a variant can answer none."""
     builders = body_builders(workload)
+
+    def answer(variant: Variant) -> bytes:
+        reasons: list[Unanswerable] = []
+        for text in workload.texts:
+            try:
+                body = builders[variant.name](text)
+                return orjson.dumps(search(client, workload.index_of(variant), body, **parameters(variant)))
+            except Unanswerable as reason:
+                reasons.append(reason)
+        raise reasons[0]
+
     answers = {}
     for variant in workload.variants:
-        body = builders[variant.name](workload.texts[0])
-        answers[variant.name] = orjson.dumps(search(client, workload.index_of(variant), body, **parameters(variant)))
+        answers[variant.name] = answer(variant)
         request_heads(workload, variant)  # raises here if a header cannot be sent
     return answers
 
@@ -71,12 +84,16 @@ def measure(
     out: Path,
     judged: JudgedQueries | None = None,
     restart: bool = False,
+    code: str | None = None,
+    once: bool = False,
     say: Say = log.info,
     on_block: OnBlock = lambda block, done: None,
 ) -> Measurement:
     """Run the load test. Once the first block is measured, errors end it with a partial result and are not raised.
 
     out: folder for the log of blocks
+    code: the version of the code. Blocks of another version or machine are refused; None: they are continued
+    once: refuse a run that is complete, since nothing of it would be measured now
 
     Raises InputError, ModelError and ClusterError if the test cannot begin.
     """
@@ -105,7 +122,7 @@ def measure(
     made_alike = resampled(workload)
     block_log = BlockLog.open(
         out,
-        identity(measurement, workload),
+        identity(measurement, workload, code),
         engines=len(names),
         restart=restart,
         contents={index: contents for index, contents in before.items() if index not in made_alike},
@@ -115,6 +132,11 @@ def measure(
     if block_log.blocks:
         measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an earlier run")
     run = LoadRun(client, workload, probe, measurement, block_log, say, on_block, began)
+    if once and block_log.blocks and not run.wanting(run.next_round):
+        raise InputError(
+            f"{block_log.path} holds this run, and it is complete",
+            "give --restart to measure it again, or another --output",
+        )
     try:
         run.everything(answers, judged)
     except (_Ended, GeneratorLost) as ended:
@@ -137,13 +159,15 @@ def resampled(workload: Workload) -> set[str]:
     return {name for name, facts in workload.indexes.items() if RESAMPLED in facts.meta.extra}
 
 
-def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
-    """What identifies a run: with another engine, query, index, cluster, heap or setting it is another run.
+def identity(measurement: Measurement, workload: Workload, code: str | None = None) -> dict[str, Any]:
+    """What identifies a run: with another engine, query, index, cluster, heap or setting it is another run. With `code`
+    another version of the code or another machine is another run, too.
 
     An index of resampled documents is known by its record, so that it may be made again, also on a new node.
     """
     of_real_documents = workload.indexes.keys() - resampled(workload)
     cluster = measurement.cluster
+    machine = machine_facts()
     settings = asdict(measurement.settings)
     for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
         settings.pop(name)  # a run may be continued with more blocks
@@ -162,6 +186,7 @@ def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
                 "queries": hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
                 "settings": settings,
                 "models": asdict(workload.models),
+                **({} if code is None else {"code": code, "machine": [machine["cpu"], machine["cores"]]}),
             }
         )
     )
@@ -192,6 +217,7 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
         if how is not None and not variant.whole:
             sentences.append(f"{variant.name}: {how}")
     for name, opened in workload.indexes.items():
+        sentences += [f"{name}: {model}" for model in models_with_hashes(opened.meta)]
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:
             sentences.append(f"{name}: {_drawn(drawn)}")
@@ -297,14 +323,14 @@ class LoadRun:
 
     def measure_quality(self, judged: JudgedQueries | None) -> None:
         settings, workload, index = self.settings, self.workload, self.workload.index
-        rows = self.measurement.quality
+        rows, tell = self.measurement.quality, self.measurement.incidents.append
         if judged is not None:
             rows += quality.judged_rows(
-                self.client, workload, judged, index, baseline=settings.baseline, seed=settings.seed
+                self.client, workload, judged, index, baseline=settings.baseline, seed=settings.seed, tell=tell
             )
         queries = judged.queries if judged else {str(at): text for at, text in enumerate(workload.texts)}
         drawn = quality.drawn_queries(queries, settings.quality_queries, settings.seed)
-        rows += quality.nearness_rows(self.client, workload, drawn, index, seed=settings.seed)
+        rows += quality.nearness_rows(self.client, workload, drawn, index, seed=settings.seed, tell=tell)
 
     def block(self, turn: Turn, length: float) -> Block:
         """Measure one turn. Raises _Ended if the cluster no longer answers."""
@@ -337,7 +363,7 @@ class LoadRun:
         names, levels = list(measurement.variants), settings.levels()
         for block in measurement.blocks:
             self.pace.learn(block)
-        number = 1 + max((block.round for block in measurement.blocks), default=-1)
+        number = self.next_round
         deadline = math.inf if settings.minutes is None else time.monotonic() + 60 * settings.minutes
         self.say(f"blocks: {len(names)} engines at {', '.join(level.label for level in levels)}")
         while wanting := self.wanting(number):
@@ -352,6 +378,11 @@ class LoadRun:
                 self.block_log.add(block)
                 self.on_block(block, len(measurement.blocks))
             number += 1
+
+    @property
+    def next_round(self) -> int:
+        """The number of the first round that has not begun."""
+        return 1 + max((block.round for block in self.measurement.blocks), default=-1)
 
     def wanting(self, number: int) -> list[Level]:
         """The levels at which an engine lacks requests or rounds."""

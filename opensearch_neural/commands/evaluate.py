@@ -34,8 +34,9 @@ from opensearch_neural.evaluation import engine_comparison
 from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
+from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.index.contents import change, contents_of
-from opensearch_neural.index.models import ModelKind
+from opensearch_neural.index.models import ModelKind, models_with_hashes
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 BASELINE = "bm25"
-NAMED = 10
-"""Queries that a warning names; more are only counted."""
 
 
 @click.group(
@@ -137,7 +136,10 @@ def evaluate(
         what = "; ".join(filter(None, (counted, models_of(opened), fused_in(opened, chosen), *changes)))
         machine = machine_facts() | ({"opensearch": version} if version else {})
         read = template_paths(template_files)
-        summary = evaluation.summary(judged, segment_of, results, against, expectations, read, what, machine=machine)
+        summary = evaluation.summary(
+            judged, segment_of, results, against, expectations, read, what,
+            machine=machine, notes=how_measured(opened, chosen),
+        )  # fmt: skip
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
         evaluation.tell(summary, results, judged, against, titles)
 
@@ -202,6 +204,17 @@ def fused_in(opened: Engines | None, engines: Sequence[str]) -> str:
         return ""
     (second,) = opened.engine(hybrids[0]).needs()
     return f"{', '.join(hybrids)} of bm25 and {second}"
+
+
+def how_measured(opened: Engines | None, engines: Sequence[str]) -> list[str]:
+    """The models of an index, and the setting of each engine that has one, in words."""
+    if opened is None:
+        return []
+    hows = {engine: opened.engine(engine).how() for engine in engines if not opened.settings.get("exact")}
+    return [
+        *models_with_hashes(opened.meta),
+        *(f"{engine}: {how}" for engine, how in hows.items() if how is not None),
+    ]
 
 
 def document_count(compared: Compared) -> int:
@@ -282,25 +295,6 @@ def refuse_without_answers(engine: str, unanswered: Mapping[str, Unanswerable], 
         raise reason
 
 
-def warn_of_unanswered(unanswered: Mapping[str, Mapping[str, Unanswerable]], queries: Sequence[str]) -> None:
-    """Warn of the queries that engines could not answer: {engine: {query: reason}}. Engines that lack the same queries for
-    the same reason share a line."""
-    lines: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for engine, reasons in unanswered.items():
-        of_reasons: dict[str, list[str]] = {}
-        for query in queries:
-            if query in reasons:
-                of_reasons.setdefault(reasons[query].why, []).append(query)
-        for why, without in of_reasons.items():
-            lines.setdefault((why, tuple(without)), []).append(engine)
-    for (why, lacking), engines in lines.items():
-        examples = ", ".join(lacking[:NAMED]) + (", …" if len(lacking) > NAMED else "")
-        warn(
-            f"{len(lacking):,} of {len(queries):,} queries get no hits from {', '.join(engines)} and are not timed, "
-            f"because {why}: {examples}"
-        )
-
-
 def searched(
     compared: Compared, measures: Sequence[str], own_documents: Collection[str], timed: int
 ) -> list[EngineResult]:
@@ -346,7 +340,8 @@ def searched(
                     shown.update(len(queries) - len(answered), skipped=True)
                 result = replace(result, certified=certain or None)
             results.append(result)
-        warn_of_unanswered(unanswered, list(queries))
+        for line in unanswered_sentences(unanswered, list(queries), "get no hits from {engines} and are not timed"):
+            warn(line)
         answered = [text for query, text in queries.items() if not any(query in of for of in unanswered.values())]
         texts = answered[:timed]
         shown.update(len(unanswered) * (min(timed, len(queries)) - len(texts)), skipped=True)

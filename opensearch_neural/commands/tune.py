@@ -16,12 +16,20 @@ from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.evaluate import warn_of_engines
 from opensearch_neural.commands.headings import Headed
-from opensearch_neural.commands.option_groups import FiniteRange, check_report, options_of, setting, setting_options
+from opensearch_neural.commands.option_groups import (
+    FiniteRange,
+    check_report,
+    options_of,
+    setting,
+    setting_options,
+    warn,
+)
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import First
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Summary, read_facts
+from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.files import write_text
 from opensearch_neural.index.contents import change, contents_of
 from opensearch_neural.tune import TUNINGS, Chosen, Questions, Tuned, pareto, store
@@ -44,7 +52,9 @@ queries_options = options_of(NamedQueries, "named", *setting_options(NamedQuerie
 class TrialSettings:
     """How settings are tried and chosen."""
 
-    keep: float = setting(0.99, "Share of quality to keep.", type=FiniteRange(0, 1))
+    keep: float = setting(
+        0.99, "Share of quality to keep; with bm25-sparse, of the gain over BM25.", type=FiniteRange(0, 1)
+    )
     most: int = setting(150, "Most queries in each half.", type=click.IntRange(min=5))
     passes: int = setting(3, "How often each query is timed; the fastest time counts.", type=click.IntRange(min=1))
     seed: int = setting(0, "Seed of the order of requests and the bootstrap.", type=click.IntRange(min=0))
@@ -123,6 +133,8 @@ def tune(
     before = contents_of(client, engines.index)
     tuned = tuning.run(questions, trial.keep, most=trial.most, passes=trial.passes, seed=trial.seed)
     changed = change(engines.index, before, contents_of(client, engines.index))
+    for line in unanswered_sentences({engine: tuned.unanswered}, list(questions.texts), "are left out"):
+        warn(line)
     if not as_json:
         show_settings(tuned)
     refused: ClusterError | None = None

@@ -216,8 +216,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
     Blanks at the end of a line are ignored, as in trec_eval. A grade may be a fraction, as from clicks, and is kept
     (trec_eval would truncate it); a whole grade is an int. Lines that begin with # are comments, unless they judge a query
     such as "#1"; a warning counts the comments.
-    Raises InputError with file and line at the first line that is not a judgement, or that contradicts an earlier one, and
-    for a file without any judgement.
+    Raises InputError with file and line at the first line that is not a judgement, that contradicts an earlier one, or whose
+    grade is above HIGHEST_GRADE, and for a file without any judgement.
     """
     qrels: dict[str, dict[str, float]] = {}
     order: tuple[int, int, int] | None = None
@@ -244,6 +244,11 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
         if not _GRADE.fullmatch(grade):
             raise InputError(f"{where}: the grade must be a number, found {grade[:40]!r}")
         value = int(float(grade)) if float(grade).is_integer() else float(grade)
+        if value > HIGHEST_GRADE:
+            raise InputError(
+                f"{where}: the grade {grade} is above {HIGHEST_GRADE:,}",
+                "is it a number of clicks, a time or an id? A grade says how relevant the document is, such as 0 to 3",
+            )
         if qrels.setdefault(query, {}).setdefault(document, value) != value:
             raise InputError(f"{where}: {query!r} and {document!r} were judged otherwise before")
     if comments:
@@ -258,5 +263,7 @@ def _is_comment(text: str, cells: Sequence[str]) -> bool:
     return text.startswith("#") and (text[1:2].isspace() or len(cells) not in (3, 4) or not _GRADE.fullmatch(cells[-1]))
 
 
+HIGHEST_GRADE = 1_000_000
+"""trec_eval's memory grows with the highest grade: with too little of it, nDCG and AP were 0 without a message."""
 _QRELS = "expected query-id, corpus-id, score (tabs; BEIR), or query, 0, document, grade (TREC)"
-_GRADE = re.compile(r"[+-]?(\d{1,9}(\.\d*)?|\.\d+)([eE](-\d{1,2}|\+?0?\d))?", re.ASCII)
+_GRADE = re.compile(r"[+-]?(\d{1,20}(\.\d*)?|\.\d+)([eE](-\d{1,2}|\+?0?\d))?", re.ASCII)

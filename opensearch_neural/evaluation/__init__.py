@@ -5,6 +5,7 @@ significance.py       confidence intervals and paired comparisons of two engines
 query_segments.py     parts of the queries measured apart: head, torso, tail
 overlap.py            how much of the exact result an approximate search finds
 engine_comparison.py  engines of one index measured side by side
+unanswered.py         the queries that an engine cannot answer, in words
 engine_report.py      the output of `osn eval`
 expectations.py       the goals of `osn eval --expect`
 run_files.py          TREC run files

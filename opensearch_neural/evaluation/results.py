@@ -229,6 +229,8 @@ class Summary:
     """Goals, missed ones included."""
     title: str = ""
     """The title of its table; empty: the folder's name."""
+    notes: list[str] = field(default_factory=list)
+    """What made the figures beside the command: models, settings of engines, documents, and events during the run."""
 
     @classmethod
     def of_this_run(
@@ -240,10 +242,13 @@ class Summary:
         seeds: Iterable[int],
         goals: Iterable[Goal] = (),
         machine: Machine | None = None,
+        notes: Iterable[str] = (),
     ) -> Summary:
         """The summary of the running command, with its command line, code version and machine filled in."""
         machine = machine_facts() if machine is None else machine
-        return cls(command_line(), code_commit(), machine, list(data), list(seeds), rows, list(goals), title)
+        return cls(
+            command_line(), code_commit(), machine, list(data), list(seeds), rows, list(goals), title, list(notes)
+        )
 
     def validate(self) -> Summary:
         """This summary, if it may be published.
@@ -270,6 +275,9 @@ class Summary:
             for file, digest in data.files.items():
                 if not re.fullmatch("[0-9a-f]{64}", str(digest)):
                     raise _invalid(f"data[{at}].files[{file!r}]", f"must be a SHA-256 in hex, not {digest!r}")
+        for at, note in enumerate(self.notes):
+            if not isinstance(note, str) or not note.strip():
+                raise _invalid(f"notes[{at}]", f"must be a sentence, not {note!r}")
         keys: set[Key] = set()
         cells: set[tuple[str, str, str]] = set()
         for at, row in enumerate(self.rows):
@@ -285,8 +293,10 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
-        content = dataclasses.asdict(self.validate())
-        return content | {"rows": [row.to_json() for row in self.rows]}
+        content = dataclasses.asdict(self.validate()) | {"rows": [row.to_json() for row in self.rows]}
+        if not self.notes:
+            del content["notes"]
+        return content
 
     def write(self, folder: Path) -> Path:
         """Validate and write `folder`/summary.json; the old file stays until the new one is whole."""
@@ -311,8 +321,9 @@ def read(path: Path) -> Summary:
                 raise _invalid(name, "must be a list")
             made = [_fields(item, part, f"{name}[{at}]") for at, item in enumerate(parts.get(name, []))]
             parts[name] = [Row.from_json(each) if part is Row else part(**each) for each in made]
-        if not isinstance(parts["seeds"], list):
-            raise _invalid("seeds", "must be a list")
+        for name in ("seeds", "notes"):
+            if not isinstance(parts.get(name, []), list):
+                raise _invalid(name, "must be a list")
         return Summary(**parts).validate()
     except InputError as error:
         raise InputError(f"{path}: {error.message}", error.remedy) from None

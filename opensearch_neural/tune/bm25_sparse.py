@@ -2,7 +2,7 @@
 
 Every setting searches every query. Quality is nDCG@10 with judgements, or without, on known items from the corpus: a
 document, with half of the words of one of its sentences as the query. The best setting is that with the highest lower end of
-the 95% interval of its gain over BM25. The window is then the smallest whose interval keeps a share of that quality.
+the 95% interval of its gain over BM25. The window is then the smallest that surely keeps a share of that gain.
 
 Cross-validation tells how good such a choice is: each fifth of the queries is searched with the setting that the other four
 fifths choose.
@@ -92,7 +92,7 @@ def choose_bm25_sparse(
     """The setting whose gain over BM25, `tried[0]`, has the highest lower end.
 
     None if the interval of the cross-validated gain includes zero, or if its lower end is less than `keep` times the lower
-    end of the index's default.
+    end of the gain of the index's default.
 
     `kept`, `low` and `high` are the cross-validated quality as a share of BM25's. Raises InputError as `share` does.
     """
@@ -110,7 +110,7 @@ def choose_bm25_sparse(
     assert isinstance(best.setting, Bm25SparseSetting)
     plain = next((each for each in sums if each.setting == default), None)
     by_default = None if plain is None else share(plain.values, bm25.values, seed=seed)[1]
-    if low is None or low <= 1 or (by_default is not None and low < keep * by_default):
+    if low is None or low <= 1 or (by_default is not None and low - 1 < keep * (by_default - 1)):
         return None
     return Chosen(best.setting, best, kept, low, high, 0)
 
@@ -121,15 +121,15 @@ def _choice(sums: Sequence[Tried], rows: NDArray[Any], keep: float, seed: int) -
     # (resamples, queries): how often each query is drawn, as a share.
     drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
     means = rows @ drawn.T
-    gains = np.quantile(means[1:] - means[0], 0.025, axis=1)
-    best = int(np.argmax(gains))
+    gains = means[1:] - means[0]
+    best = int(np.argmax(np.quantile(gains, 0.025, axis=1)))
     chosen = sums[best].setting
     assert isinstance(chosen, Bm25SparseSetting)
     for at in sorted(range(len(sums)), key=lambda at: getattr(sums[at].setting, "window", 0)):
         other = sums[at].setting
-        if isinstance(other, Bm25SparseSetting) and other.weight == chosen.weight and other.window < chosen.window:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                ratios = means[1 + at] / means[1 + best]
-            if np.nanquantile(ratios, 0.025) >= keep:
-                return at
+        assert isinstance(other, Bm25SparseSetting)
+        # A difference, not a ratio of gains: a resample may have a gain of 0 or below.
+        surely_keeps = np.quantile(gains[at] - keep * gains[best], 0.025) >= 0
+        if other.weight == chosen.weight and other.window < chosen.window and surely_keeps:
+            return at
     return best

@@ -68,7 +68,9 @@ class CascadeTuning(Tuning):
         best = max(settings, key=lambda each: each.quality)
         kept_by = [each for each in settings if each is best or each.surely_keeps(keep, best, seed=seed)]
         chosen = min(kept_by, key=lambda each: each.ms)
-        theirs, ours = (held_back.quality(self.run_of(setting, held_back), {}) for setting in (None, chosen.setting))
+        runs = [self.run_of(setting, held_back) for setting in (None, chosen.setting)]
+        answered = held_back.without(self.unanswered)
+        theirs, ours = (answered.quality(answered.of(run), {}) for run in runs)
         kept, low, high = share(ours, theirs, seed=seed)
         assert chosen.setting is not None
         keeps = kept >= 1 and low is not None and low >= keep

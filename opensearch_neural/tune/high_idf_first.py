@@ -17,7 +17,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.overlap import TIES
 from opensearch_neural.queries import Rare
-from opensearch_neural.tune.trials import Questions, Tried, body_of, share, with_scores_of
+from opensearch_neural.tune.trials import Questions, Tried, body_of, noted, share, with_scores_of
 from opensearch_neural.tune.tuning import Chosen, Tuning
 
 if TYPE_CHECKING:
@@ -51,20 +51,20 @@ class HighIdfFirstTuning(Tuning):
         `passed_over` reports how many failed.
         """
         exact = self.run_of(None, held_back, TIES)
-        full = held_back.quality(
-            {query: dict(rank(hits)[: held_back.page(query)]) for query, hits in exact.items()}, exact
-        )
+        pages = {query: dict(rank(hits)[: held_back.page(query)]) for query, hits in exact.items()}
         passed_over = 0
         for each in sorted(tried, key=lambda each: each.ms):
             if each.setting is None or each.ms >= tried[0].ms or not each.surely_keeps(keep, tried[0], seed=seed):
                 continue
-            run = self.run_of(each.setting, held_back)
+            run = self.run_of(each.setting, held_back.without(self.unanswered))
             if held_back.qrels is None:
-                for query, text in held_back.texts.items():
-                    exact[query] = with_scores_of(
-                        self.ask, body_of(self.engines, None, text, TIES), exact[query], run[query]
-                    )
-            kept, low, high = share(held_back.quality(run, exact), full, seed=seed)
+                for query in run:
+                    body = body_of(self.engines, None, held_back.texts[query], TIES)
+                    with noted(query, self.unanswered):
+                        exact[query] = with_scores_of(self.ask, body, exact[query], run[query])
+            answered = held_back.without(self.unanswered)
+            run, pages, exact = (answered.of(values) for values in (run, pages, exact))
+            kept, low, high = share(answered.quality(run, exact), answered.quality(pages, exact), seed=seed)
             if low is not None and low >= keep:
                 return Chosen(each.setting, each, kept, low, high, passed_over)
             passed_over += 1

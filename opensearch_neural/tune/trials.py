@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import Setting
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, Unanswerable
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.engine_comparison import without_own_documents
 from opensearch_neural.evaluation.overlap import PAGE, TIES, score_kept, scored_among
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluation.measures import Qrels
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,14 @@ class Questions:
         """How many hits to ask for: one more if the query itself may be among them."""
         return PAGE + (query in self.own)
 
+    def without(self, unanswered: Collection[str]) -> Questions:
+        """These questions, without some of them."""
+        return replace(self, texts={query: text for query, text in self.texts.items() if query not in unanswered})
+
+    def of(self, values: Mapping[str, T]) -> dict[str, T]:
+        """The values of these questions, of {query: value}."""
+        return {query: value for query, value in values.items() if query in self.texts}
+
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
         """{query: nDCG@10, or score@10} for the queries that can be judged.
 
@@ -166,30 +177,54 @@ def try_all(
     passes: int = 3,
     seed: int = 0,
     advance: Callable[[int], object] | None = None,
+    unanswered: dict[str, Unanswerable] | None = None,
 ) -> list[Tried]:
     """Try every setting, and the engine `full`, on every query. The first element of the result is that of `full`. If `full`
-    reads the row of every document, it runs in the first pass only."""
+    reads the row of every document, it runs in the first pass only.
+
+    unanswered: gets {query: reason} for queries that one of them cannot answer, which are left out of all
+    Raises the reason if no query is left.
+    """
+    unanswered = {} if unanswered is None else unanswered
     random_ = random.Random(seed)
     candidates: list[Setting | None] = [None, *tried]
     runs: list[Run] = [{} for _ in candidates]
     exact: Run = {}
     fastest: list[dict[str, float]] = [{} for _ in candidates]
+
+    def search_all(query: str, number: int) -> None:
+        text = questions.texts[query]
+        if number == 0 and questions.qrels is None:
+            exact[query], _ = ask(body_of(engines, None, text, TIES, full))
+        for at in random_.sample(range(len(candidates)), len(candidates)):
+            if at == 0 and number and reads_every_row(engines, full):
+                continue
+            hits, ms = ask(body_of(engines, candidates[at], text, questions.page(query), full))
+            runs[at][query] = hits
+            fastest[at][query] = min(ms, fastest[at].get(query, ms))
+
+    def add_scores(query: str) -> None:
+        returned = {document for run in runs for document in run[query]}
+        body = body_of(engines, None, questions.texts[query], TIES, full)
+        exact[query] = with_scores_of(ask, body, exact[query], returned)
+
     for number in range(passes):
         for query in random_.sample(sorted(questions.texts), len(questions.texts)):
-            text = questions.texts[query]
-            if number == 0 and questions.qrels is None:
-                exact[query], _ = ask(body_of(engines, None, text, TIES, full))
-            for at in random_.sample(range(len(candidates)), len(candidates)):
-                if at == 0 and number and reads_every_row(engines, full):
-                    continue
-                hits, ms = ask(body_of(engines, candidates[at], text, questions.page(query), full))
-                runs[at][query] = hits
-                fastest[at][query] = min(ms, fastest[at].get(query, ms))
+            if query not in unanswered:
+                with noted(query, unanswered):
+                    search_all(query, number)
             if advance:
                 advance(len(candidates))
-    for query, scores in exact.items():
-        returned = {document for run in runs for document in run[query]}
-        exact[query] = with_scores_of(ask, body_of(engines, None, questions.texts[query], TIES, full), scores, returned)
+    for query in [query for query in exact if query not in unanswered]:
+        with noted(query, unanswered):
+            add_scores(query)
+    questions = questions.without(unanswered)
+    if not questions.texts:
+        query, reason = next(iter(unanswered.items()))
+        reason.message = f"no query can be answered; {query!r}: {reason.message}"
+        raise reason
+    runs, exact = [questions.of(run) for run in runs], questions.of(exact)
+    fastest = [questions.of(times) for times in fastest]
     values = [questions.quality(run, exact) for run in runs]
     means = [sum(of_queries.values()) / max(1, len(of_queries)) for of_queries in values]
     if not means[0] > 0:
@@ -200,6 +235,15 @@ def try_all(
         Tried(setting, sum(times.values()) / len(times), mean, mean / means[0], of_queries)
         for setting, times, mean, of_queries in zip(candidates, fastest, means, values, strict=True)
     ]
+
+
+@contextmanager
+def noted(query: str, unanswered: dict[str, Unanswerable]) -> Iterator[None]:
+    """If the query cannot be answered within the block, it is noted with the reason."""
+    try:
+        yield
+    except Unanswerable as reason:
+        unanswered[query] = reason
 
 
 def with_scores_of(ask: Ask, body: Body, scores: dict[str, float], documents: Collection[str]) -> dict[str, float]:

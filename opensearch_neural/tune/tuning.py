@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import Setting
-from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.errors import InputError, ModelError, Unanswerable
 from opensearch_neural.evaluation.engine_comparison import own_documents
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, count_shard_documents
 from opensearch_neural.progress import Progress
 from opensearch_neural.retrievers import Run
-from opensearch_neural.tune.trials import Questions, Tried, asker, body_of, halves, reads_every_row, try_all
+from opensearch_neural.tune.trials import Questions, Tried, asker, body_of, halves, noted, reads_every_row, try_all
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -62,6 +63,8 @@ class Tuned:
     """The share of quality to keep that was asked for."""
     required: float
     """The share that a setting must have: 1 for an engine that must be better than the reference."""
+    unanswered: Mapping[str, Unanswerable] = field(default_factory=dict)
+    """{query: why an engine cannot answer it}; these queries are left out of all settings."""
 
     @property
     def confirmed_by(self) -> str:
@@ -99,6 +102,7 @@ class Tuning:
             # The stored choice cannot be read, and a new choice will replace it.
             engines = replace(engines, meta=engines.meta.with_extra(**{self.setting.key: None}))
         self.client, self.engines, self.ask = client, engines, asker(client, engines.index)
+        self.unanswered: dict[str, Unanswerable] = {}
 
     @property
     def has_stored_setting(self) -> bool:
@@ -158,13 +162,14 @@ class Tuning:
         return Tuned(
             tried,
             chosen,
-            len(tuning.texts),
-            len(held_back.texts),
+            len(tuning.without(self.unanswered).texts),
+            len(held_back.without(self.unanswered).texts),
             self.confirmed,
             questions.measure,
             self.full_name,
             keep,
             required=keep if self.keeps_share else 1.0,
+            unanswered=self.unanswered,
         )
 
     def tried(self, questions: Questions, passes: int, seed: int) -> list[Tried]:
@@ -173,17 +178,24 @@ class Tuning:
         reference = [] if reads_every_row(engines, full) else [None]
         for text in list(questions.texts.values())[:50]:
             for setting in (*reference, grid[0], grid[-1]):
-                ask(body_of(engines, setting, text, PAGE, full))
+                with suppress(Unanswerable):
+                    ask(body_of(engines, setting, text, PAGE, full))
         total = (len(grid) + 1) * len(questions.texts) * passes
         with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
-            return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
+            return try_all(
+                ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update,
+                unanswered=self.unanswered,
+            )  # fmt: skip
 
     def run_of(self, setting: Setting | None, questions: Questions, size: int | None = None) -> Run:
-        """The hits of each query with this setting; None: with the engine `full`. size: hits of a query; None: a page"""
-        return {
-            query: self.ask(body_of(self.engines, setting, text, size or questions.page(query), self.full))[0]
-            for query, text in questions.texts.items()
-        }
+        """The hits of each query with this setting; None: with the engine `full`. A query that cannot be answered is left
+        out and noted in `unanswered`. size: hits of a query; None: a page"""
+        run: Run = {}
+        for query, text in questions.texts.items():
+            with noted(query, self.unanswered):
+                body = body_of(self.engines, setting, text, size or questions.page(query), self.full)
+                run[query], _ = self.ask(body)
+        return run
 
     def parts(self, questions: Questions, most: int, seed: int) -> tuple[Questions, Questions]:
         """(queries to try all settings on, queries to confirm the choice). Raises InputError for too few queries."""

@@ -138,7 +138,8 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
 
 
 def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -> Forest:
-    """Each engine's difference to the baseline, over all queries and over each segment, with p corrected (Holm)."""
+    """Each engine's difference to the baseline, over all queries and over each segment. p is corrected (Holm) for the
+    engines, and that of segments for all segments' engines."""
     by_key = {row.key: row for row in rows}
     shown = [row for row in rows if row.kind == "difference" and row.measure == measure]
     intervals = []
@@ -146,7 +147,10 @@ def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -
         name = row.line if row.set == rows[0].set else f"{row.line} ({_segment(row.set, rows)})"
         label = difference(row, corrected_p(row, by_key))
         intervals.append(Interval(name, row.value, row.low, row.high, label))
-    several = ", p corrected (Holm)" if len(shown) > 1 else ""
+    engines = sum(row.set == rows[0].set for row in shown)
+    several = ", p corrected (Holm)" if engines > 1 else ""
+    if len(shown) - engines > 1:
+        several += ", that of segments separately" if several else ", p of segments corrected (Holm)"
     return forest(f"{measure}: difference to {baseline}, 95% intervals{several}", intervals)
 
 

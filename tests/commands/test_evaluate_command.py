@@ -25,6 +25,7 @@ from opensearch_neural.commands.evaluate import chosen_engines, evaluate
 from opensearch_neural.commands.evaluation_options import chosen_baseline
 from opensearch_neural.commands.search import search
 from opensearch_neural.engines import ENGINES
+from opensearch_neural.engines.settings import Bm25SparseSetting
 from opensearch_neural.errors import InputError, TooManyClauses, ZeroVector
 from opensearch_neural.evaluation import engine_comparison as experiment
 from opensearch_neural.evaluation.engine_report import difference
@@ -32,7 +33,7 @@ from opensearch_neural.evaluation.expectations import parse_expectation
 from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.evaluation.run_files import read_run
-from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 if TYPE_CHECKING:
@@ -225,6 +226,25 @@ def test_a_user_who_may_not_ask_for_the_release_loses_nothing(toy: Toy, osn_eval
         result = CliRunner().invoke(evaluate, [*asked, "--engines", "bm25,sparse"], catch_exceptions=False)
     assert "opensearch" not in json.loads(result.stdout)["machine"]
     assert "opensearch" in json.loads(osn_eval("--engines", "bm25", "--timed", "0", "--json").stdout)["machine"]
+
+
+def test_a_record_holds_the_models_and_the_settings_of_the_engines(
+    client: OpenSearch, toy: Toy, osn_eval: Osn, tmp_path: Path
+) -> None:
+    """Before and after `osn tune` the records differed in their figures alone."""
+    before = existing_record(client, toy.index)
+    options = ["--engines", "bm25,bm25-sparse", "--timed", "0", "--record", str(tmp_path)]
+    osn_eval(*options, catch_exceptions=False)
+    assert before.sparse is not None
+    model = f"sparse: {before.sparse.name} ({before.sparse.hash})"
+    assert read(tmp_path).notes == [model, "bm25-sparse: weight 0.8, window 30"]
+    try:
+        tuned = before.with_extra(**{Bm25SparseSetting.key: Bm25SparseSetting(1.1, 20).record})
+        write_record(client, toy.index, tuned)
+        osn_eval(*options, catch_exceptions=False)
+    finally:
+        write_record(client, toy.index, before)
+    assert read(tmp_path).notes == [model, "bm25-sparse: weight 1.1, window 20"]
 
 
 def test_a_goal_that_is_missed_is_recorded_and_fails_the_command(osn_eval: Osn, tmp_path: Path) -> None:

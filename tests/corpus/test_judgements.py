@@ -160,6 +160,16 @@ def test_a_grade_is_any_number_as_programs_write_it(tmp_path: Path) -> None:
             read_qrels(written(tmp_path / "q", b"q 0 a " + grade + b"\n"))
 
 
+@pytest.mark.parametrize("grade", ["1700000000", "1000001", "9e9", "1000000.5"])
+def test_a_grade_that_is_a_time_or_an_id_is_refused(grade: str, tmp_path: Path) -> None:
+    """trec_eval takes 8 bytes for each grade up to the highest; where it gets no memory, nDCG and AP were 0."""
+    assert read_qrels(written(tmp_path / "q", b"q 0 a 1000000\n")) == {"q": {"a": 1_000_000}}
+    with pytest.raises(
+        InputError, match=r"line 2: the grade .* is above 1,000,000\n.*number of clicks, a time or an id"
+    ):
+        read_qrels(written(tmp_path / "q", f"q 0 a 1\nq 0 b {grade}\n".encode()))
+
+
 def test_judgements_need_no_corpus(tmp_path: Path) -> None:
     queries, qrels = tmp_path / "queries.tsv", tmp_path / "judged.qrels"
     written(queries, b"q1\twhat causes a rainbow\nq2\tunjudged\n")

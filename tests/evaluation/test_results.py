@@ -67,6 +67,12 @@ def test_the_file_holds_the_fields_that_result_files_have(tmp_path: Path) -> Non
     assert content["goals"][0] == {"goal": "BM25 nDCG@10", "target": "0.66 to 0.70", "value": 0.683, "met": True}
 
 
+def test_notes_are_kept_and_a_file_without_any_is_as_before(tmp_path: Path) -> None:
+    noted = replace(SUMMARY, notes=["bm25-sparse: weight 0.8, window 30"])
+    assert read(noted.write(tmp_path / "noted")) == noted
+    assert "notes" not in json.loads(SUMMARY.write(tmp_path / "plain").read_text())
+
+
 def test_a_summary_that_is_refused_leaves_the_old_file(tmp_path: Path) -> None:
     SUMMARY.write(tmp_path)
     with pytest.raises(InputError):
@@ -96,6 +102,7 @@ GOAL = SUMMARY.goals[0]
         ({"rows": [replace(ROW, n=-1)]}, "rows[0].n"),
         ({"rows": [replace(ROW, engine="")]}, "rows[0].engine"),
         ({"rows": [ROW, replace(ROW, value=0.9)]}, "rows[1] repeats"),
+        ({"notes": ["weight 0.8", 7]}, "notes[1]"),
         ({"goals": [replace(GOAL, goal="")]}, "goals[0].goal"),
         ({"goals": [replace(GOAL, target=None)]}, "goals[0].target"),
         ({"goals": [replace(GOAL, met="yes")]}, "goals[0].met"),
@@ -118,6 +125,7 @@ def test_what_may_not_be_published_is_refused_by_field(change: dict[str, Any], m
         (lambda content: content["rows"][1].update(colour=1), "rows[1] has the unknown field 'colour'"),
         (lambda content: content.update(rows={}), "rows must be a list"),
         (lambda content: content.update(seeds=None), "seeds must be a list"),
+        (lambda content: content.update(notes="weight 0.8"), "notes must be a list"),
         (lambda content: content["goals"].append("done"), "goals[2] must be an object"),
         (lambda content: content["rows"][0].update(value="high"), "rows[0].value"),
         (lambda content: content["rows"][0].update(kind="sum"), "rows[0].kind must be one of value, difference"),

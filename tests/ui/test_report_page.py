@@ -67,6 +67,24 @@ def test_the_forest_has_the_corrected_p_that_the_tables_print() -> None:
     assert bar.text.endswith("p=0.040"), "0.010 before the correction"
 
 
+@pytest.mark.parametrize(
+    ("engines", "segments", "told"),
+    [
+        (1, 0, ""),
+        (2, 0, ", p corrected (Holm)"),
+        (1, 1, ""),
+        (1, 5, ", p of segments corrected (Holm)"),
+        (2, 5, ", p corrected (Holm), that of segments separately"),
+    ],
+)
+def test_the_forest_says_which_p_are_corrected(engines: int, segments: int, told: str) -> None:
+    """The engines are corrected for their number, and the segments apart from them: a single engine is not corrected."""
+    whole = [row for engine in ("mine", "other")[:engines] for row in rows(0.01, 0.03, engine)]
+    of_segments = [replace(row, set=f"set: {at}") for at in range(segments) for row in whole]
+    title = difference_forest([*whole, *of_segments], "nDCG@10", "bm25").title
+    assert title == f"nDCG@10: difference to bm25, 95% intervals{told}"
+
+
 def test_a_forest_lies_to_the_right_of_zero_if_all_gain() -> None:
     drawn = difference_forest(rows(0.01, 0.03), "nDCG@10", "bm25")
     (bar,) = drawn.bars

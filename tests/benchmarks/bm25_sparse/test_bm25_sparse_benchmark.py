@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -43,11 +44,13 @@ from benchmarks.experiment import slug  # noqa: E402
 from benchmarks.grown.index import Growth  # noqa: E402
 from benchmarks.render import gains, quality_and_cost  # noqa: E402
 from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
+from opensearch_neural.engines.settings import CascadeSetting  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, Summary, read  # noqa: E402
 from opensearch_neural.index import segments  # noqa: E402
 from opensearch_neural.models import directory  # noqa: E402
+from opensearch_neural.queries import Rare  # noqa: E402
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -67,6 +70,7 @@ def start(tmp_path: Path) -> Path:
     return tiny_splade(tmp_path / "start")
 
 
+@pytest.mark.usefixtures("nothing_is_refused")
 def test_one_command_measures_quality_and_cost_of_the_same_models(
     data: Path, start: Path, tmp_path: Path, client: OpenSearch, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,10 +109,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         (row.engine, row.variant) for row in summary.rows if row.set == "200 documents" and row.measure == "score kept"
     }
     assert {(SUM, PUBLISHED), (SUM, arm)} <= loaded
-    # A measurement so short is refused where the machine is busy; it was made all the same.
-    under_load = {
-        (row.engine, row.variant) for row in summary.rows if row.level and row.measure in ("requests/s", "refused")
-    }
+    under_load = {(row.engine, row.variant) for row in summary.rows if row.level and row.measure == "requests/s"}
     assert {(engine, model) for engine in SPARSE_ENGINES for model in (PUBLISHED, arm)} <= under_load
     assert any(row.measure == "active terms" and row.value > 0 for row in summary.rows)
     parts = directory.averaged(
@@ -229,6 +230,7 @@ def test_models_of_one_corpus_are_measured_only_if_they_are_named(command_of: cl
     assert arms(models.ON_CORPUS, PUBLISHED) == (PUBLISHED, models.ON_CORPUS)
 
 
+@pytest.mark.usefixtures("nothing_is_refused")
 def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_without_them(
     tmp_path: Path, client: OpenSearch, cluster_url: str, monkeypatch: pytest.MonkeyPatch, start: Path
 ) -> None:
@@ -258,7 +260,11 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
         return read(record).rows
 
     without = rows_of("without")
-    before = {path: path.read_bytes() for path in work.rglob("*.json") if path.parent.name != "models"}
+    before = {
+        path: path.read_bytes()
+        for path in work.rglob("*.json")
+        if path.parent.name != "models" and path != work / "data.json"  # which notes the dense model then
+    }
     rows = rows_of("with", "--dense", str(dense))
     assert all(path.read_bytes() == content for path, content in before.items()), "what was kept is measured again"
     assert not {*DENSE_ENGINES} & {row.engine for row in without} and {row.key for row in without} <= {
@@ -322,7 +328,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     for model in (PUBLISHED, f"seeds 1 to 2, {arm}"):
         assert f"{SUM_CASCADE}, {model}: points above" in heads
     facts_of_arm = {row.measure: row.value for row in of_arm if row.level or row.set.startswith("two, ")}
-    assert {"requests/s", "refused"} & facts_of_arm.keys() and facts_of_arm["documents encoded a second"] > 0
+    assert facts_of_arm["requests/s"] > 0 and facts_of_arm["documents encoded a second"] > 0
     assert facts_of_arm["bytes a document"] == pytest.approx(weight[SUM_CASCADE], rel=0.1), "two steps change few terms"
     # Without --beside the same, from what is kept, and what the sparse vectors cost and gain by themselves.
     whole = rows_of("whole", "--dense", str(dense), "--arm", arm, "--seeds", "1,2")
@@ -516,6 +522,39 @@ def experiment_of_nine_sets(folder: Path) -> models.Experiment:
         data=folder, start="", work=folder, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(100,), clients=(20,),
         minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def test_quality_that_was_measured_with_other_defaults_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another weight, window or rare share was written as the quality of the new one, beside loads of the new one."""
+    experiment, model = experiment_of_nine_sets(tmp_path), MeasuredEngine(PUBLISHED)
+    as_they_are = measures.measured_with(experiment, model, "set0", with_dense=False)
+    assert as_they_are == measures.measured_with(experiment, model, "set0", with_dense=False)
+    heavier = partial(CascadeSetting, weight=0.5)
+    for name, other in (
+        ("CascadeSetting", heavier),
+        ("RARE_WORDS", Rare("ratio", 0.1)),
+        ("RARE_FIRST_WEIGHT", 0.5),
+    ):
+        with monkeypatch.context() as changed:
+            changed.setattr(measures, name, other)
+            assert measures.measured_with(experiment, model, "set0", with_dense=False) != as_they_are, name
+
+
+def test_a_folder_of_work_is_of_one_dense_model(tmp_path: Path, start: Path) -> None:
+    """Two dense models whose folders have the same name shared what was measured."""
+    places = [tmp_path / "one" / "minilm", tmp_path / "other" / "minilm"]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "config.json").write_text(json.dumps({"of": place.parent.name}))
+    (tmp_path / "work").mkdir()
+    experiment = replace(experiment_of_nine_sets(tmp_path / "work"), start=str(start))
+    first, second = (replace(experiment, dense=str(place)) for place in places)
+    for each in (experiment, first, experiment, first):
+        models.check_models(each)
+    with pytest.raises(InputError, match=r"was begun with another dense than .*other/minilm"):
+        models.check_models(second)
 
 
 def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,8 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
         assert client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"] == before
         with pytest.raises(ClusterError, match="with other documents"):
             grow(client, Growth(str(corpus), index, 800), prepared)
+        with pytest.raises(ClusterError, match=r"with 1 shard\(s\), and --shards says 2"):
+            grow(client, replace(wanted, shards=2), prepared)
         other_model = replace(prepared[0], sparse=SparseMeta("lexical", "0" * 16, "0" * 16))
         with pytest.raises(ClusterError, match="with other documents"):
             grow(client, wanted, (other_model, prepared[1]))

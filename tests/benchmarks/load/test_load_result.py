@@ -20,6 +20,7 @@ from benchmarks.load.blocks import Level, Turn, block_of
 from benchmarks.load.ceiling import Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import Measurement
+from benchmarks.load.server import IndexStatistics
 from benchmarks.load.statistics import cells
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.evaluation.results import read as read_summary
@@ -180,6 +181,22 @@ def test_a_partial_result_says_so_first_and_everywhere(tmp_path: Path) -> None:
     result.write(tmp_path, result.summary(run))
     assert "(partial)" in read_summary(tmp_path).title
     assert measures(run, "fast")["requests/s"] == measures(simulated(1), "fast")["requests/s"]
+
+
+def test_the_result_file_says_what_was_measured_how_and_what_happened() -> None:
+    """It had the figures alone: nothing of the documents, the engines' settings or an unsteady warm-up."""
+    run = simulated(1)
+    run.indexes = {"docs": IndexStatistics(documents=1000, bytes=2**20, segments=3, shards=1, uuid="u")}
+    run.partial, run.incidents = "the cluster at http://me:pw@host:1 is gone", ["continued after 3 blocks"]
+    run.notes = ["bm25-sparse: weight 0.8, window 30"]
+    notes = result.summary(run, run).notes
+    assert notes[:3] == [
+        "partial: the cluster at http://host:1 is gone",
+        "continued after 3 blocks",
+        "docs: 1,000 documents, 1.0 MiB, 3 segments, 1 shards",
+    ]
+    assert notes[-1] == "bm25-sparse: weight 0.8, window 30" and any("not steady" in note for note in notes)
+    assert len(notes) == len({*notes})
 
 
 def test_everything_is_written(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import threading
 import time
@@ -27,7 +28,7 @@ from benchmarks.load.workload import allowed_target, prepared
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.judgements import BeirData, JudgedQueries
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
 
@@ -104,6 +105,28 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
 
 
 @pytest.mark.cluster
+def test_a_query_of_too_many_words_gets_no_hits_and_the_load_test_goes_on(
+    client, cluster_url: str, loaded: str, corpus: Path, tmp_path: Path
+) -> None:
+    """It ended the run, also if it was the first."""
+    data = BeirData.load(corpus)
+    texts = {"whole": " ".join(f"word{at}" for at in range(1100)), **dict(list(data.queries.items())[:5])}
+    qrels = {"whole": {"any": 1.0}, **{query: data.qrels[query] for query in texts if query in data.qrels}}
+    judged = JudgedQueries("docstrings", "test", texts, qrels, ())
+    target = allowed_target(ConnectionSettings.from_env(urls=(cluster_url,)), owned=False)
+    with prepared(client, target, loaded, parse_variants("bm25,bm25-sparse"), list(texts.values())) as workload:
+        measurement = measure(client, workload, replace(QUICK, requests=3, rounds=1), out=tmp_path, judged=judged)
+    assert measurement.partial is None and measurement.blocks
+    why = "because they make more clauses, a word each as a rule, than OpenSearch searches at once"
+    unanswered, left_out = (line for line in measurement.incidents if why in line)
+    assert unanswered.startswith("1 of 6 queries get no hits from bm25, bm25-sparse, ")
+    assert left_out.startswith("1 of 6 queries are left out of overlap@10 and the score kept of bm25-sparse, ")
+    assert unanswered.endswith(": whole") and left_out.endswith(": whole")
+    counts = {(row.engine, row.measure): row.n for row in measurement.quality if row.kind == "value"}
+    assert counts["bm25-sparse", "nDCG@10"] == 6 and counts["bm25-sparse", "score kept"] == 5
+
+
+@pytest.mark.cluster
 def test_every_engine_was_measured_in_every_round(measured: tuple[Measurement, Path]) -> None:
     measurement, folder = measured
     turns = [(block.round, block.level, block.variant) for block in measurement.blocks]
@@ -123,6 +146,22 @@ def test_the_same_run_again_measures_nothing_twice(
     settings = replace(QUICK, rates=(20.0,), quality=False)
     again = run(client, cluster_url, loaded, corpus, "rivals", settings, out=folder)
     assert again.blocks == measurement.blocks and "continued after" in again.incidents[0]
+
+
+@pytest.mark.cluster
+def test_a_complete_run_is_not_shown_as_a_new_one(
+    measured: tuple[Measurement, Path], client, cluster_url: str, loaded: str, corpus: Path, tmp_path: Path
+) -> None:
+    """`osn bench load` again printed the first run's figures, with the code and the machine of today."""
+    shutil.copy(measured[1] / "blocks.jsonl", tmp_path)
+    settings = replace(QUICK, rates=(20.0,), quality=False)
+    with pytest.raises(InputError, match="holds this run, and it is complete"):
+        run(client, cluster_url, loaded, corpus, "rivals", settings, out=tmp_path, once=True)
+    with pytest.raises(InputError, match=r"another run \(differs in code, machine\)"):
+        run(client, cluster_url, loaded, corpus, "rivals", settings, out=tmp_path, code="c0ffee", once=True)
+    more = replace(settings, rounds=2 + max(block.round for block in measured[0].blocks))
+    longer = run(client, cluster_url, loaded, corpus, "rivals", more, out=tmp_path, once=True)
+    assert len(longer.blocks) > len(measured[0].blocks)
 
 
 @pytest.mark.cluster
@@ -330,6 +369,8 @@ def test_the_command_measures_prints_and_writes(
     assert str(tmp_path) not in (tmp_path / "result" / "summary.json").read_text()
     page = Elements((tmp_path / "report.html").read_text())
     assert "SHA-256" in page.text and f"{loaded}, 2 clients" in page.text
+    again = osn_command(*command)
+    assert again.returncode == 1 and "give --restart" in again.stderr and not again.stdout
 
 
 @pytest.mark.parametrize(
