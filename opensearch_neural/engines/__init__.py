@@ -28,7 +28,7 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Filter
-from opensearch_neural.queries.body_parts import checked_text
+from opensearch_neural.queries.body_parts import checked_text, filter_clauses
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -121,7 +121,10 @@ class Engines(OpenedIndex):
         return engine.search(self.connect(), self.body(name, text, filter=filter, **page), text)
 
     def page(self, **page: Any) -> Page:
-        """The page arguments for this index: in an index of passages, hits are collapsed to their documents."""
+        """The page arguments for this index: in an index of passages, hits are collapsed to their documents. A filter
+        becomes a list, because an engine may need it for several bodies. Raises TypeError for a filter that is none.
+        """
+        page |= {"filter": filter_clauses(page.get("filter"))}
         return {"collapse": "parent", **page} if self.meta.passages else page
 
     def with_settings(self, **settings: Any) -> Engines:

@@ -34,6 +34,7 @@ from opensearch_neural.index.mapping import searched_word_by_word
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
+from opensearch_neural.queries.body_parts import filter_clauses
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -155,6 +156,7 @@ class Windowed(Sparse):
         added. None: nothing is remembered. window: None takes the engine's own.
         """
         remembered = {} if remembered is None else remembered
+        page = {**page, "filter": filter_clauses(page.get("filter"))}  # for several bodies
         exact = self.opened.settings.get("exact")
         if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
             return False

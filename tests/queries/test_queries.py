@@ -179,6 +179,13 @@ def test_a_filter_of_a_hybrid_is_put_into_each_part_beside_its_own() -> None:
     assert vectors["knn"]["dense"]["filter"]["bool"]["filter"] == [{"bool": {"filter": [own]}}, more]
 
 
+def test_a_filter_of_a_hybrid_that_can_be_read_only_once_is_in_each_part() -> None:
+    """Before, only the first part had it, and the others found what the filter excludes."""
+    only, parts = {"term": {"lang": "en"}}, (queries.bm25("x"), queries.knn([1.0]), queries.bm25("y"))
+    for filter in (iter([only]), map(dict, [only]), (only for _ in range(1))):
+        assert queries.hybrid(*parts, filter=filter) == queries.hybrid(*parts, filter=[only])  # type: ignore[arg-type]
+
+
 def test_passages_of_a_body_that_was_not_collapsed_are_a_named_error() -> None:
     with pytest.raises(ValueError, match="without collapse"):
         queries.best_passages(queries.bm25("x"), [])
