@@ -361,7 +361,7 @@ def _same_hits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two answers have the same documents in the same order, with the same scores but for rounding."""
     hits, others = one["hits"]["hits"], other["hits"]["hits"]
     return len(hits) == len(others) and all(
-        hit["_id"] == same["_id"] and math.isclose(hit["_score"], same["_score"], rel_tol=1e-5)
+        hit["_id"] == same["_id"] and math.isclose(float(hit["_score"]), float(same["_score"]), rel_tol=1e-5)
         for hit, same in zip(hits, others, strict=True)
     )
 

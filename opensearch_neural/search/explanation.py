@@ -82,13 +82,14 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         if details and details[-1]["description"] in _STAGES:
             *stage, weight = details
             for detail in stage:
-                visit(detail, factor * weight["value"])
+                visit(detail, factor * _value(weight))
             return
-        if factor == 0 or node["value"] == 0:
+        value = _value(node)
+        if factor == 0 or value == 0:
             return
-        score = factor * node["value"]
+        score = factor * value
         if match := _FEATURE.match(description):
-            query_weight, document_weight = (detail["value"] for detail in details)
+            query_weight, document_weight = map(_value, details)
             token = match["token"].replace(DOT_ALIAS, ".")
             add(Share("sparse", token, score, factor * query_weight, _nine_bits(document_weight)))
         elif match := _HELD.match(description):
@@ -96,18 +97,18 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         elif match := _TERM.match(description):
             add(Share("bm25", _word(match["term"]), score))
         elif description.startswith("script score function"):
-            add(_of_script(description, node["value"], factor))
+            add(_of_script(description, value, factor))
         elif description.startswith("Boosted score"):
             boost, boosted = details
-            visit(boosted, factor * boost["value"])
+            visit(boosted, factor * _value(boost))
         elif match := _MAX.match(description):
-            best, *others = sorted(details, key=lambda each: -each["value"])
+            best, *others = sorted(details, key=_value, reverse=True)
             visit(best, factor)
             for other in others:
                 visit(other, factor * float(match["others"] or 0))
         elif not description.startswith("product of") and _adds_up(node):
             for detail in details:
-                if abs(detail["value"]) > LOST * abs(node["value"]):
+                if abs(_value(detail)) > LOST * abs(value):
                     visit(detail, factor)
         else:
             add(_other(description, score))
@@ -216,10 +217,15 @@ def _nine_bits(weight: float) -> float:
     return float(nearest)
 
 
+def _value(node: Mapping[str, Any]) -> float:
+    """The value of a node, also an infinite one, which OpenSearch writes as a text."""
+    return float(node["value"])
+
+
 def _adds_up(node: Mapping[str, Any]) -> bool:
-    """Whether an explanation's value is the sum of its details."""
-    total = sum(detail["value"] for detail in node["details"])
-    return bool(node["details"]) and abs(total - node["value"]) <= 1e-5 * abs(node["value"])
+    """Whether an explanation's value, other than 0, is the sum of its details. An infinite value is the sum of anything."""
+    total, value = sum(map(_value, node["details"])), _value(node)
+    return bool(node["details"]) and abs(total - value) < 1e-5 * abs(value)
 
 
 def _together(first: Share, second: Share) -> Share:
