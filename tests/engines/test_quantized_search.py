@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import subprocess
 import sys
@@ -532,6 +534,35 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
             cascade(broken)
     # Of what goes first, the settings of high-idf-first count for nothing here.
     assert CascadeSetting.of(opened_with({HighIdfFirstSetting.key: {"rare": "most"}})) == CascadeSetting(window=100)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": "bm25_sparse"},
+        {"first": "dense"},
+        *({"weight": value} for value in (0, -1, math.nan, math.inf, 1e39, "much")),
+        *({name: value} for name in ("window", "dense_window") for value in (0, -3, 1.5, True, "wide")),
+        *({name: value} for name in ("rare", "tokens") for value in (2, "most", "ratio:2")),
+        {"exact": "false"},
+        {"clauses": 1},
+    ],
+)
+def test_a_setting_that_is_none_is_named_at_once(wrong: dict[str, Any]) -> None:
+    """From Python, some had no effect, and others failed at the first query, or gave infinite scores."""
+    ((name, value),) = wrong.items()
+    with pytest.raises(InputError, match=re.escape(f"the setting {name}={value!r}: ")):
+        opened_with({}, **wrong)
+    with pytest.raises(InputError, match=re.escape(f"the setting {name}={value!r}: ")):
+        opened_with({}).with_settings(**wrong)
+
+
+def test_settings_may_be_spelled_as_on_the_command_line() -> None:
+    chosen = {"rare": Rare("ratio", 1 / 3), "tokens": Rare("count", 8), "weight": 0.1, "window": 30, "first": None}
+    assert opened_with({}, **chosen).settings == chosen, "nothing is lost of what is none of its texts"
+    spelled = {"rare": "ratio:0.35", "tokens": "count:8", "weight": "0.1", "window": "30", "faiss": "codes"}
+    read = {**chosen, "rare": Rare("ratio", 0.35), "faiss": Path("codes")}
+    assert {**opened_with({}, **spelled).settings, "first": None} == read
 
 
 def test_an_opened_index_resolves_each_setting_once() -> None:
