@@ -473,6 +473,19 @@ def test_a_query_without_known_tokens_finds_nothing_and_is_no_error(client, spar
         assert run(client, sparse_index[1], body) == []
 
 
+@pytest.mark.cluster
+def test_a_query_with_half_a_surrogate_pair_finds_what_its_words_find(client, sparse_index) -> None:
+    """Before, BM25 found nothing if it was at the end."""
+    text, index = "rainbow \ud83d", sparse_index[3]
+    for fields in (["text"], ["title", "text"]):
+        found = run(client, index, queries.bm25(text, fields=fields))
+        assert found == run(client, index, queries.bm25("rainbow", fields=fields)) != []
+    summed = queries.bm25_sparse(text, {"é": 1.0}, rare_first=("rainbow \ud83d", "what \ud83d"))
+    assert run(client, index, summed)
+    marked = queries.neural_sparse({"é": 1.0, "u.s": 1.0}, highlight=text, size=DOCUMENTS)
+    assert any("highlight" in hit for hit in client.search(index=index, body=marked)["hits"]["hits"])
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
