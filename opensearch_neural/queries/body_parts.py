@@ -36,7 +36,7 @@ DOT_ALIAS = "\u2024"
 
 
 def match_clause(text: str, fields: Sequence[str], *, for_any_text: bool = False) -> Clause:
-    """BM25 over the fields, with boosts and patterns (`title^3`, `*_en`). Raises ValueError without a field.
+    """BM25 over the fields, or over one, with boosts and patterns (`title^3`, `*_en`). Raises ValueError without a field.
 
     for_any_text: write out that a text without terms finds nothing, so that it is known as meant (`lint`).
     """
@@ -44,6 +44,7 @@ def match_clause(text: str, fields: Sequence[str], *, for_any_text: bool = False
     query = {"query": text, "zero_terms_query": "none"} if for_any_text else {"query": text}
     if not fields:
         raise ValueError("bm25 needs at least one field")
+    fields = [fields] if isinstance(fields, str) else fields
     if len(fields) == 1 and not any(sign in fields[0] for sign in "^*"):  # `match` knows neither boosts nor patterns
         return {"match": {fields[0]: query}}
     return {"multi_match": {**query, "fields": list(fields), "type": "most_fields"}}

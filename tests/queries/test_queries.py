@@ -558,9 +558,15 @@ def test_a_hybrid_body_is_not_rescored_wherever_its_pipeline_is_named() -> None:
         queries.dense_rescore(body, [1.0])
 
 
-def test_one_field_of_the_source_may_be_named_alone() -> None:
+def test_one_field_may_be_named_alone() -> None:
     """Its letters are no fields."""
     assert queries.bm25("rain", source="title") == queries.bm25("rain", source=["title"])
+    for field in ("title", "title^3"):
+        assert queries.bm25("rain", fields=field) == queries.bm25("rain", fields=[field])
+        both = [queries.bm25_sparse("rain", {"rain": 1.0}, fields=each) for each in (field, [field])]
+        assert both[0] == both[1]
+    with pytest.raises(ValueError, match="at least one field"):
+        queries.bm25("rain", fields="")
 
 
 @pytest.mark.cluster
