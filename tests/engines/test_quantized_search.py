@@ -48,7 +48,7 @@ from opensearch_neural.queries import Rare
 from opensearch_neural.queries.look_up_table import spread
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
-from opensearch_neural.search.explanation import shares
+from opensearch_neural.search.explanation import doubts, shares
 from opensearch_neural.search.oracle import StoredWeights, predict
 from opensearch_neural.tune import Questions, Tried
 from opensearch_neural.tune.cascade import CascadeTuning
@@ -727,3 +727,4 @@ def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> Non
             assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)
             assert any(share.source == "codes" and share.score > 0 for share in parts)
             assert (len(parts) > 1) == has_tokens, "what BM25 found counts nothing once the codes have ranked it"
+            assert doubts(body, [(parts, hit["_score"])]) == [None]
