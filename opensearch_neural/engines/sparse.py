@@ -110,7 +110,7 @@ class Sparse(Engine):
         """The answer to a body. If pruned postings leave the page short, a second request fills it."""
         answer, from_ = super().search(client, body, text), body.get("from", 0)
         hits = answer["hits"]["hits"]
-        if not self.opened.has_pruned_postings() or len(hits) >= body["size"] or queries.partial_answer(answer):
+        if not self.opened.has_pruned_postings() or len(hits) >= body.get("size", 10) or queries.partial_answer(answer):
             return answer
         rest = queries.unsearched(body, from_ + len(hits))
         if rest is None:

@@ -15,6 +15,7 @@ from opensearch_neural.queries.body_parts import (
     sparse_clause,
     sparse_tokens,
 )
+from opensearch_neural.queries.dense import RESCORED
 from opensearch_neural.queries.sparse import constant_scores
 
 
@@ -25,7 +26,7 @@ def window_end(body: Body) -> Body:
     Raises ValueError for a body without such a window.
     """
     stage, _, _ = _second_phase(body)
-    last = {"size": 1, "from": stage["window_size"] - 1, "_source": False, "track_total_hits": False}
+    last = {"size": 1, "from": stage.get("window_size", RESCORED) - 1, "_source": False, "track_total_hits": False}
     return {"query": body["query"], **last}
 
 
@@ -85,7 +86,7 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     added = sum(max(0.0, most[token] - already) for token, already in (constants or dict.fromkeys(tokens, 0.0)).items())
     bound = (float(last[0]["_score"]) if last else 0.0) + added
     # The page must be full, and its last hit above the bound by more than float32's rounding.
-    return bool(hits) and len(hits) == body["size"] and float(hits[-1]["_score"]) > bound * (1 + 1e-6)
+    return bool(hits) and len(hits) == body.get("size", 10) and float(hits[-1]["_score"]) > bound * (1 + 1e-6)
 
 
 def _second_phase(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:

@@ -7,6 +7,7 @@ import random
 from base64 import b64encode
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from forward_rows import row_field
@@ -112,6 +113,25 @@ def test_what_is_searched_first_is_read_from_the_body(plugin: bool, exact: bool)
     body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), **how)  # type: ignore[arg-type]
     assert queries.searched_first(body) == ("sparse", {"rainbow": 9.0, "cause": 5.0})
     assert queries.searched_first(queries.high_idf_first(WEIGHTS, rare=Rare("count", 9))) == ("sparse", WEIGHTS)
+
+
+def test_a_body_without_a_size_or_a_window_has_opensearchs_10() -> None:
+    """Such as your own request with the query of a body (`own_request`)."""
+    rare = queries.high_idf_first(WEIGHTS, window=10, pruned=True)
+    bare = {name: value for name, value in rare.items() if name != "size"}
+    rest = queries.unsearched(rare, 3)
+    assert rest is not None and queries.unsearched(bare, 3) == rest
+    assert queries.unsearched(bare, 10) is None
+    summed = queries.bm25_sparse("rain", WEIGHTS, window=10)
+    bare = {"query": summed["query"], "rescore": {"query": summed["rescore"]["query"]}}
+    assert queries.window_end(bare) == queries.window_end(summed)
+    shards = {"total": 1, "successful": 1, "failed": 0}
+
+    def answer(*scores: float) -> dict[str, Any]:
+        return {"_shards": shards, "hits": {"hits": [{"_score": score} for score in scores]}}
+
+    for scores, certain in (((9.0,) * 10, True), ((9.0,) * 9, False)):
+        assert queries.certified(bare, answer(*scores), answer(1.0), {"rainbow": 0.1}) is certain
 
 
 def test_bodies_are_plain_json() -> None:
