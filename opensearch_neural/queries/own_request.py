@@ -23,6 +23,8 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
     the order of hits; for a sort by further fields beside a second phase, unless `drop_tie_breaks`; if `own` collapses or
     pages with `search_after`, and `made` rescores; and for `search_after` beside `collapse`.
     """
+    if isinstance(own.get("sort"), tuple):
+        own = {**own, "sort": [*own["sort"]]}
     request = {**own, "query": made["query"]}
     request.pop("rescore", None)
     entries = sort_entries(own.get("sort"))

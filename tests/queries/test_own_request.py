@@ -68,7 +68,8 @@ def test_nothing_is_dropped_unless_told() -> None:
             queries.own_request(mine, model)
     assert "sort" not in queries.own_request(own(sort=TIES), made(), drop_tie_breaks=True)
     for options in ({"window": None}, {"collapse": "shop"}):
-        assert queries.own_request(own(sort=TIES), made(**options), drop_tie_breaks=True)["sort"] == TIES
+        for sort in (TIES, tuple(TIES)):
+            assert queries.own_request(own(sort=sort), made(**options), drop_tie_breaks=True)["sort"] == TIES
 
 
 @pytest.mark.cluster
