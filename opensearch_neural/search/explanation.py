@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.lint.clause_count import MUST_NOT
 from opensearch_neural.lint.values import as_list, number_or
 from opensearch_neural.queries import DOT_ALIAS, REPLACED, Body, Clause, forward_index, look_up_table
 from opensearch_neural.queries.body_parts import reads_rows
@@ -184,7 +185,7 @@ def _clause_alone(clause: Clause, *, matches: bool) -> Clause:
     """matches: whether it is known that every hit matches the clause."""
     ((kind, inner),) = clause.items() if len(clause) == 1 else [("", {})]
     if kind == "bool":
-        if not matches and inner.keys() & {"must", "filter", "must_not", "minimum_should_match"}:
+        if not matches and inner.keys() & {"must", "filter", *MUST_NOT, "minimum_should_match"}:
             raise InputError("the score of a bool that a hit need not match is not predicted")
         must = [_clause_alone(each, matches=matches) for each in as_list(inner.get("must"))]
         should = [_clause_alone(each, matches=False) for each in as_list(inner.get("should"))]

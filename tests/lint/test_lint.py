@@ -329,6 +329,17 @@ def test_no_value_makes_the_linter_fail(body: Any) -> None:
         assert all(finding.rule in RULES and finding.remedy for finding in lint(body, **known))
 
 
+def test_both_spellings_of_must_not_are_checked_alike() -> None:
+    """OpenSearch still reads the second."""
+    checked = 0
+    for case in REJECTED + BENDS:
+        text = json.dumps(case.body)
+        spelled = json.loads(text.replace('"must_not"', '"mustNot"'))
+        assert outcomes(spelled) == outcomes(case.body)
+        checked += spelled != case.body
+    assert checked
+
+
 AS_PYTHON = [
     {"query": {"bool": {"must": (ALL, RAINBOW)}}},
     {"query": {"terms": {"n": np.arange(3)}}, "size": np.int64(5)},
