@@ -14,6 +14,7 @@ Packages: `queries` (request bodies), `engines` (request bodies by name), `searc
 
     query_encoder.py  a query's text as tokens with weights, by a model's files or an index
     body_template.py  a request body of the user's own, as a JSON file with {{query}}
+    encodable.py      texts without half surrogate pairs, which UTF-8 cannot encode
     errors.py         the errors that users see, each with a remedy
     files.py          files and folders, written whole or not at all
     locks.py          lock files: one process at a time

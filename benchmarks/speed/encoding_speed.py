@@ -286,7 +286,8 @@ def file_rows(set_: str, corpus: Path, documents: Sequence[Document], matrix: cs
 
 def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
     """The number of tokens that the encoders read of each text."""
-    from opensearch_neural.models.tokenizer import encodable, load_tokenizer
+    from opensearch_neural.encodable import encodable
+    from opensearch_neural.models.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(model)
     tokenizer.enable_truncation(MAX_LENGTH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -128,9 +129,18 @@ def show(result: SearchResult, engine: str, as_json: bool, from_: int) -> None:
         warn(str(message))
     if as_json:
         answer = {"engine": engine, "took_ms": result.took, **result.facts, "hits": result.hits}
-        print(json.dumps(answer, ensure_ascii=False, indent=2))
+        print(json.dumps(_of_json(answer), ensure_ascii=False, indent=2))
     else:
         print_hits(result.hits, engine, result.took, from_)
+
+
+def _of_json(value: Any) -> Any:
+    """The value with "Infinity" for an infinite number, which JSON lacks; OpenSearch's answers have the same."""
+    if isinstance(value, dict):
+        return {name: _of_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_of_json, value))
+    return "Infinity" if value == math.inf else value
 
 
 def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 0) -> None:

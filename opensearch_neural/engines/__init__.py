@@ -19,7 +19,7 @@ generator measure is the body alone. Each family of engines has a file, and each
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.engines import dense, generative, sparse
@@ -27,8 +27,8 @@ from opensearch_neural.engines.engine import Engine, OpenedIndex, Option, Page
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
-from opensearch_neural.queries import Body, Filter
-from opensearch_neural.queries.body_parts import checked_text
+from opensearch_neural.queries import Body, Filter, Rare
+from opensearch_neural.queries.body_parts import checked_text, filter_clauses
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -53,12 +53,35 @@ def options_by_name() -> dict[str, dict[str, Option]]:
     return options
 
 
+def read_setting(name: str, value: Any) -> Any:
+    """The value of a setting, which may be spelled as on the command line ("ratio:0.35"). Raises InputError for an invalid
+    one."""
+    option = next(iter(options_by_name().get(name, {}).values()), None)
+    if option is None or value is None or (option.parse == Rare.parse and isinstance(value, Rare)):
+        return value
+    try:
+        if not option.is_flag:
+            return option.parse(str(value))
+        if isinstance(value, bool):
+            return value
+        raise ValueError("it is True or False")
+    except ValueError as error:
+        raise InputError(f"the setting {name}={value!r}: {error}") from None
+
+
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
 
 
+@dataclass
 class Engines(OpenedIndex):
-    """The engines of one index. A model is loaded when an engine first needs it; BM25 needs none."""
+    """The engines of one index. A model is loaded when an engine first needs it; BM25 needs none.
+
+    Raises InputError for a setting with an invalid value.
+    """
+
+    def __post_init__(self) -> None:
+        self.settings = {name: read_setting(name, value) for name, value in self.settings.items()}
 
     def engine(self, name: str) -> Engine:
         """The engine of this name, for this index. Raises InputError for an unknown name."""
@@ -121,11 +144,15 @@ class Engines(OpenedIndex):
         return engine.search(self.connect(), self.body(name, text, filter=filter, **page), text)
 
     def page(self, **page: Any) -> Page:
-        """The page arguments for this index: in an index of passages, hits are collapsed to their documents."""
+        """The page arguments for this index: in an index of passages, hits are collapsed to their documents. A filter
+        becomes a list, because an engine may need it for several bodies. Raises TypeError for a filter that is none.
+        """
+        page |= {"filter": filter_clauses(page.get("filter"))}
         return {"collapse": "parent", **page} if self.meta.passages else page
 
     def with_settings(self, **settings: Any) -> Engines:
-        """The same index and models, with these settings replacing settings of the same name."""
+        """The same index and models, with these settings replacing settings of the same name. Raises InputError for an
+        invalid value."""
         return replace(self, settings={**self.settings, **settings})
 
 
@@ -145,10 +172,11 @@ def open_engines(
     sparse, dense, pq: directories of the models that wrote the index, if the index's record does not lead to them
     backend: what runs the dense model for queries. "onnx" and "onnx-int8" need an exported model directory or a token
         table, and no torch; they encode on one thread, because applications search in several threads
-    settings: {engine option: value}; also `weights`, the weights of the two parts of hybrid, with the sum 1
+    settings: {engine option: value}, which may be spelled as on the command line (rare="ratio:0.35"); also `weights`, the
+        weights of the two parts of hybrid, with the sum 1
 
-    Raises InputError for a setting that no engine has, ClusterError if there is no such index, ModelError if `osn` did not
-    write it.
+    Raises InputError for a setting that no engine has, or with an invalid value, ClusterError if there is no such index,
+    ModelError if `osn` did not write it.
     """
     from opensearch_neural.cluster.capabilities import quick_capabilities
 

@@ -34,6 +34,7 @@ from opensearch_neural.index.mapping import searched_word_by_word
 from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
+from opensearch_neural.queries.body_parts import filter_clauses
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -109,7 +110,7 @@ class Sparse(Engine):
         """The answer to a body. If pruned postings leave the page short, a second request fills it."""
         answer, from_ = super().search(client, body, text), body.get("from", 0)
         hits = answer["hits"]["hits"]
-        if not self.opened.has_pruned_postings() or len(hits) >= body["size"] or queries.partial_answer(answer):
+        if not self.opened.has_pruned_postings() or len(hits) >= body.get("size", 10) or queries.partial_answer(answer):
             return answer
         rest = queries.unsearched(body, from_ + len(hits))
         if rest is None:
@@ -155,6 +156,7 @@ class Windowed(Sparse):
         added. None: nothing is remembered. window: None takes the engine's own.
         """
         remembered = {} if remembered is None else remembered
+        page = {**page, "filter": filter_clauses(page.get("filter"))}  # for several bodies
         exact = self.opened.settings.get("exact")
         if not exact and self.tokens(text, self.how().tokens) != self.opened.models.query_encoder.encode(text):
             return False
@@ -359,7 +361,7 @@ def _same_hits(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two answers have the same documents in the same order, with the same scores but for rounding."""
     hits, others = one["hits"]["hits"], other["hits"]["hits"]
     return len(hits) == len(others) and all(
-        hit["_id"] == same["_id"] and math.isclose(hit["_score"], same["_score"], rel_tol=1e-5)
+        hit["_id"] == same["_id"] and math.isclose(float(hit["_score"]), float(same["_score"]), rel_tol=1e-5)
         for hit, same in zip(hits, others, strict=True)
     )
 

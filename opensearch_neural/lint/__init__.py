@@ -69,6 +69,7 @@ from opensearch_neural.lint import (
     sparse,
     text,
     two_phase,
+    values,
     weights,
 )
 from opensearch_neural.lint.clause_count import children
@@ -124,6 +125,7 @@ def lint(
     """
     if not isinstance(body, dict):
         return [Finding("malformed", "rejected", "(body)", "the body is not a JSON object", 'write {"query": {…}}')]
+    body = values.as_sent(body)
     index = index or IndexDescription()
     present = {name: value for name, value in body.items() if value is not None}
     request = LintedRequest(present, capabilities, meta or index.meta, index)

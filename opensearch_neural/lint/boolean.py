@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from opensearch_neural.lint.clause_count import HOLDERS
+from opensearch_neural.lint.clause_count import HOLDERS, MUST_NOT
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.neighbours import neighbours_only
 from opensearch_neural.lint.request import LintedRequest
@@ -23,7 +23,7 @@ def bool_(request: LintedRequest, inner: Body, path: Path) -> None:
             "beside a filter no token has to match: every document that passes the filter is a hit",
             'add "minimum_should_match": 1, or put the tokens into a bool of their own in `must`',
         )
-    if clauses["filter"] or clauses["must_not"]:
+    if any(clauses[name] for name in ("filter", *MUST_NOT)):
         for place, query in enumerate(clauses["must"]):
             if neighbours_only(query):
                 request.report(

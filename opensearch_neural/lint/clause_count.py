@@ -29,9 +29,12 @@ AnalyzerOf = Callable[[str], "str | None"]
 # A fuzzy term becomes up to `max_expansions` terms, 50 by default.
 FUZZY_EXPANSIONS = 50
 
+MUST_NOT = ("must_not", "mustNot")
+"""Both spellings that OpenSearch reads; the second is deprecated."""
+
 # Queries that contain queries: {kind: members that are a query or a list of queries}.
 HOLDERS: dict[str, tuple[str, ...]] = {
-    "bool": ("must", "should", "filter", "must_not"),
+    "bool": ("must", "should", "filter", *MUST_NOT),
     "boosting": ("positive", "negative"),
     "constant_score": ("filter",),
     "dis_max": ("queries",),

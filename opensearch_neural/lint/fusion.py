@@ -37,7 +37,7 @@ def fusion(request: LintedRequest) -> None:
             request.report("fusion-weights", "bends", (*below, "weights"), message, "write them into `parameters`")
         if "weights" in parameters:
             where = (*below, "parameters", "weights")
-            fusion_weights(request, parameters["weights"], len(parts) if isinstance(parts, list) else None, where)
+            fusion_weights(request, parameters["weights"], None if parts is None else len(as_list(parts)), where)
 
 
 def ranker(request: LintedRequest, combination: Body, parameters: Body, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from opensearch_neural.lint.clause_count import HOLDERS, clauses
+from opensearch_neural.lint.clause_count import HOLDERS, MUST_NOT, clauses
 from opensearch_neural.lint.fields import CHECKED_BY_TYPE, highlighted, named
 from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.values import matches, number_or
@@ -40,7 +40,7 @@ def highlight(request: LintedRequest) -> None:
 def _searched(query: Any) -> list[str] | None:
     """The fields, or patterns of fields, in which a query searches words; None if they are not known."""
     names = []
-    for _, clause in clauses(query, (), beside=("must_not",)):
+    for _, clause in clauses(query, (), beside=MUST_NOT):
         ((kind, inner),) = clause.items()
         if kind in HOLDERS or kind in WORDLESS:
             continue

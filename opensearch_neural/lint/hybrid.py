@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural.lint.clause_count import HOLDERS
+from opensearch_neural.lint.clause_count import HOLDERS, MUST_NOT
 from opensearch_neural.lint.findings import Outcome, Path
 from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
 from opensearch_neural.lint.request import LintedRequest
@@ -19,8 +19,7 @@ def hybrid(request: LintedRequest, inner: Body, path: Path) -> None:
     request.check_cluster("hybrid", path, "hybrid", "search with each query and fuse the hits in the application")
     if path != ("query", "hybrid"):
         nested_hybrid(request, path)
-    queries = inner.get("queries")
-    if not isinstance(queries, list) or not 1 <= len(queries) <= MOST_HYBRID_QUERIES:
+    if not 1 <= len(as_list(inner.get("queries"))) <= MOST_HYBRID_QUERIES:
         message = f"hybrid takes one to {MOST_HYBRID_QUERIES} queries"
         request.report("hybrid-queries", "rejected", (*path, "queries"), message, "join some of them by bool.should")
     if "boost" in inner:
@@ -53,9 +52,9 @@ def nested_hybrid(request: LintedRequest, path: Path) -> None:
     outcome: Outcome = "bends"
     if path[0] == "query" and {kind for kind, _ in around} <= {"bool", "dis_max"}:
         members = {member for _, member in around}
-        if alone and not members & {"filter", "must_not"}:
+        if alone and not members & {"filter", *MUST_NOT}:
             return  # OpenSearch unwraps such a query
-        outcome = "bends" if alone and "must_not" not in members else "rejected"
+        outcome = "bends" if alone and not members & {*MUST_NOT} else "rejected"
         kinds = {kind for kind, _ in around}
         if outcome == "rejected" and "dis_max" in kinds and (len(kinds) > 1 or request.has_nested is not False):
             outcome = "doubtful"  # OpenSearch finds a hybrid below bools only, or below dis_max only

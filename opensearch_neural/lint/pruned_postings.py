@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from opensearch_neural.lint.clause_count import clauses
+from opensearch_neural.lint.clause_count import MUST_NOT, clauses
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import LintedRequest
 from opensearch_neural.lint.sparse import feature
@@ -51,7 +51,7 @@ def pruned_postings(request: LintedRequest) -> None:
 
 def _scoring(query: Any, path: Path = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
     """(path, clause) for a query, and for all clauses in it that contribute to the score."""
-    return clauses(query, path, beside=("filter", "must_not"))
+    return clauses(query, path, beside=("filter", *MUST_NOT))
 
 
 def _says_pruned(clause: dict[str, Any]) -> bool:

@@ -9,12 +9,29 @@ import struct
 from typing import Any
 
 
+def as_sent(value: Any) -> Any:
+    """The value as opensearch-py sends it: lists for tuples and arrays, Python's numbers for `Decimal` and numpy's, texts
+    for dates. A value that it cannot send stays: another client may."""
+    if isinstance(value, dict):
+        return {name: as_sent(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_sent(each) for each in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    from opensearchpy.serializer import JSONSerializer
+
+    try:
+        return as_sent(JSONSerializer().default(value))
+    except TypeError:
+        return value
+
+
 def as_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 # Java's Double trims control characters. It also reads hexadecimal fractions, which nobody writes here.

@@ -15,15 +15,6 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 
 
-def encodable(text: str) -> str:
-    """`text` without lone surrogates, which JSON allows but UTF-8 and tokenizers do not; they are replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    return text
-
-
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding.
 

@@ -33,6 +33,12 @@ def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
     return lacking
 
 
+def score_of(hit: Mapping[str, Any]) -> float | None:
+    """A hit's score, also an infinite one, which OpenSearch writes as a text; None if something else sorts the hits."""
+    score = hit["_score"]
+    return None if score is None else float(score)
+
+
 def filled(answer: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a body, followed by the hits of the answer to `unsearched`. It is partial if one of the two is."""
     hits, more = answer["hits"], rest["hits"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.queries import forward_index
 
 if TYPE_CHECKING:
@@ -35,14 +36,15 @@ DOT_ALIAS = "\u2024"
 
 
 def match_clause(text: str, fields: Sequence[str], *, for_any_text: bool = False) -> Clause:
-    """BM25 over the fields, with boosts and patterns (`title^3`, `*_en`). Raises ValueError without a field.
+    """BM25 over the fields, or over one, with boosts and patterns (`title^3`, `*_en`). Raises ValueError without a field.
 
     for_any_text: write out that a text without terms finds nothing, so that it is known as meant (`lint`).
     """
-    checked_text(text)
+    text = checked_text(text)
     query = {"query": text, "zero_terms_query": "none"} if for_any_text else {"query": text}
     if not fields:
         raise ValueError("bm25 needs at least one field")
+    fields = [fields] if isinstance(fields, str) else fields
     if len(fields) == 1 and not any(sign in fields[0] for sign in "^*"):  # `match` knows neither boosts nor patterns
         return {"match": {fields[0]: query}}
     return {"multi_match": {**query, "fields": list(fields), "type": "most_fields"}}
@@ -185,10 +187,10 @@ def holds_hybrid(clause: object) -> bool:
 
 
 def checked_text(text: object, what: str = "a query") -> str:
-    """A text. Raises TypeError for anything else."""
+    """A text that a request can hold (`encodable`). Raises TypeError for anything else."""
     if not isinstance(text, str):
         raise TypeError(f"{what} is a text, not {text!r}")
-    return text
+    return encodable(text)
 
 
 def filtered(query: Clause, filter: Filter) -> Clause:

@@ -15,6 +15,7 @@ from opensearch_neural.queries.body_parts import (
     sparse_clause,
     sparse_tokens,
 )
+from opensearch_neural.queries.dense import RESCORED
 from opensearch_neural.queries.sparse import constant_scores
 
 
@@ -25,7 +26,7 @@ def window_end(body: Body) -> Body:
     Raises ValueError for a body without such a window.
     """
     stage, _, _ = _second_phase(body)
-    last = {"size": 1, "from": stage["window_size"] - 1, "_source": False, "track_total_hits": False}
+    last = {"size": 1, "from": stage.get("window_size", RESCORED) - 1, "_source": False, "track_total_hits": False}
     return {"query": body["query"], **last}
 
 
@@ -48,7 +49,7 @@ def largest_weights(tops: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     largest = {}
     for token, top in tops.items():
         hits = top["hits"]["hits"]
-        largest[token] = math.inf if partial_answer(top) else hits[0]["_score"] if hits else 0.0
+        largest[token] = math.inf if partial_answer(top) else float(hits[0]["_score"]) if hits else 0.0
     return largest
 
 
@@ -83,9 +84,9 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     if constants is None and not any(most.values()):
         return True  # the model adds nothing to BM25
     added = sum(max(0.0, most[token] - already) for token, already in (constants or dict.fromkeys(tokens, 0.0)).items())
-    bound = (last[0]["_score"] if last else 0.0) + added
+    bound = (float(last[0]["_score"]) if last else 0.0) + added
     # The page must be full, and its last hit above the bound by more than float32's rounding.
-    return bool(hits) and len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
+    return bool(hits) and len(hits) == body.get("size", 10) and float(hits[-1]["_score"]) > bound * (1 + 1e-6)
 
 
 def _second_phase(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:

@@ -240,7 +240,7 @@ def hybrid(
         processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
     else:
         processor = {"normalization-processor": {"normalization": {"technique": method}, "combination": combination}}
-    filter, collapse = page.pop("filter", None), page.pop("collapse", None)
+    filter, collapse = filter_clauses(page.pop("filter", None)), page.pop("collapse", None)
     end = page.get("from_", 0) + page.get("size", 10)
     query: Clause = {"hybrid": {"queries": [narrowed(body["query"], filter) for body in bodies]}}
     if collapse:

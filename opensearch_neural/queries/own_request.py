@@ -18,9 +18,11 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
     With window=None, and with `collapse`, the score that `min_score` is compared with counts what the model adds.
 
     Raises ValueError for a sort that does not begin with the descending score, because what the model adds would not change
-    the order of hits; for a sort by further fields beside a second phase, unless `drop_tie_breaks`; and if `own` collapses
-    or pages with `search_after`, and `made` rescores.
+    the order of hits; for a sort by further fields beside a second phase, unless `drop_tie_breaks`; if `own` collapses or
+    pages with `search_after`, and `made` rescores; and for `search_after` beside `collapse`.
     """
+    if isinstance(own.get("sort"), tuple):
+        own = {**own, "sort": [*own["sort"]]}
     request = {**own, "query": made["query"]}
     request.pop("rescore", None)
     entries = sort_entries(own.get("sort"))
@@ -30,7 +32,13 @@ def own_request(own: Body, made: Body, *, drop_tie_breaks: bool = False) -> Body
             " the sort out, or search without the model"
         )
     if "rescore" not in made:
-        return {**({"collapse": made["collapse"]} if "collapse" in made else {}), **request}
+        request = {**({"collapse": made["collapse"]} if "collapse" in made else {}), **request}
+        if "search_after" in request and "collapse" in request:
+            raise ValueError(
+                "the request pages with search_after, and OpenSearch takes none beside collapse with a sort by the score:"
+                " page by from, or collapse in the application"
+            )
+        return request
     if "collapse" in own:
         raise ValueError(
             "the request collapses its hits, and OpenSearch collapses no rescored hits: make the body with collapse="

@@ -198,7 +198,7 @@ def unsearched(body: Body, matches: int) -> Body | None:
         return None
     among = {"bool": {"must_not": [inner], **({"filter": filters} if filters else {})}}
     from_ = body.get("from", 0)
-    lacking = from_ + body["size"] - max(matches, from_)
+    lacking = from_ + body.get("size", 10) - max(matches, from_)
     if lacking <= 0:
         return None
     unchanged = {name: value for name, value in body.items() if name not in ("query", "rescore", "size", "from")}

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -122,7 +123,11 @@ class OpenSearchRetriever:
         except Unanswerable as reason:
             self._tell(query_id, reason)
             return {}
-        return self._hits_of(body, answer, k)
+        try:
+            return self._hits_of(body, answer, k)
+        except InputError as refused:
+            refused.message = f"query {query_id!r}: {refused.message}"
+            raise
 
     def _tell(self, query_id: str, reason: Unanswerable) -> None:
         """Raises the reason if nobody wants to know which queries are not answered."""
@@ -221,11 +226,20 @@ def _ids_only(body: Body) -> Body:
 def scores_of(body: Body, answer: Any, k: int) -> dict[str, float]:
     """{document: score} from the answer to a body of `queries` that asks for `k` hits."""
     listed = answer["hits"]["hits"]
+    if any(hit["_score"] is None for hit in listed):
+        raise InputError("the request body sorts by something other than the score", 'leave "sort" out of it')
     if "collapse" in body or "docvalue_fields" in body:
         # A passage counts as its document.
-        hits = {id: hit["_score"] for id, hit in best_passages(body, listed, size=k)}
-    else:
-        hits = {hit["_id"]: hit["_score"] for hit in listed}
-    if None in hits.values():
-        raise InputError("the request body sorts by something other than the score", 'leave "sort" out of it')
-    return hits
+        return {id: finite_score(hit) for id, hit in best_passages(body, listed, size=k)}
+    return {hit["_id"]: finite_score(hit) for hit in listed}
+
+
+def finite_score(hit: Mapping[str, Any]) -> float:
+    """The score of a hit. Raises InputError for an infinite one: all such hits rank alike."""
+    score = float(hit["_score"])
+    if math.isinf(score):
+        raise InputError(
+            f"the query gives the document {hit['_id']} an infinite score, and all such hits rank alike",
+            "bound the score: by max_boost of a function_score, by smaller boosts, or in the script",
+        )
+    return score

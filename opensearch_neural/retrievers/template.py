@@ -15,7 +15,7 @@ from opensearch_neural.cluster.errors import allowed, translate_errors
 from opensearch_neural.errors import InputError, Unanswerable
 from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.queries import Body
-from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever, finite_score
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -99,7 +99,7 @@ def ids_of(body: Body, answer: Any, size: int, *, id_field: str | None = None) -
     best: dict[str, float] = {}
     for place, hit in enumerate(hits):
         # A document that is in two indexes of an alias, or has two variants, counts once.
-        best.setdefault(_id_of(hit, id_field), float(len(hits) - place) if sorts else hit["_score"])
+        best.setdefault(_id_of(hit, id_field), float(len(hits) - place) if sorts else finite_score(hit))
     return best
 
 

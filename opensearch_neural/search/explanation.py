@@ -3,8 +3,8 @@
     answer = client.search(index="docs", body=queries.explained(body))
     for share in shares(answer["hits"]["hits"][0]["_explanation"]): …
 
-The shares add up to `_score`. They are read from OpenSearch's explanation; `predicted` computes the score again from the
-document's weights alone, with the oracle, which reveals a share that was read wrongly.
+The shares add up to `_score`. They are read from OpenSearch's explanation; `predicted` computes the tokens' part again from
+the document's weights alone, with the oracle, which reveals a share that was read wrongly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import re
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.queries import DOT_ALIAS, Body, Clause, forward_index, look_up_table
-
-if TYPE_CHECKING:
-    from opensearch_neural.search.oracle import Float32s
+from opensearch_neural.lint.clause_count import MUST_NOT
+from opensearch_neural.lint.values import as_list, number_or
+from opensearch_neural.queries import DOT_ALIAS, REPLACED, Body, Clause, forward_index, look_up_table
+from opensearch_neural.queries.body_parts import reads_rows
 
 ScoreSource = Literal["bm25", "sparse", "codes", "dense", "other"]
 TOLERANCE = 1e-4
@@ -30,8 +30,6 @@ CODES = "[codes]"
 """The name of the share of a document's codes, which includes the query's constant offset."""
 VECTOR = "[vector]"
 """The name of the share of a document's vector (`queries.dense_rescore`)."""
-ALL = "*:*"
-"""The name of the share of `match_all` begins with this; a boost may follow."""
 ROWS = "[all tokens]"
 """The name of the share of a forward-index row if one script reads several tokens (`queries.explained` makes it one token
 per script)."""
@@ -82,13 +80,14 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         if details and details[-1]["description"] in _STAGES:
             *stage, weight = details
             for detail in stage:
-                visit(detail, factor * weight["value"])
+                visit(detail, factor * _value(weight))
             return
-        if factor == 0 or node["value"] == 0:
+        value = _value(node)
+        if factor == 0 or value == 0:
             return
-        score = factor * node["value"]
+        score = factor * value
         if match := _FEATURE.match(description):
-            query_weight, document_weight = (detail["value"] for detail in details)
+            query_weight, document_weight = map(_value, details)
             token = match["token"].replace(DOT_ALIAS, ".")
             add(Share("sparse", token, score, factor * query_weight, _nine_bits(document_weight)))
         elif match := _HELD.match(description):
@@ -96,18 +95,18 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         elif match := _TERM.match(description):
             add(Share("bm25", _word(match["term"]), score))
         elif description.startswith("script score function"):
-            add(_of_script(description, node["value"], factor))
+            add(_of_script(description, value, factor))
         elif description.startswith("Boosted score"):
             boost, boosted = details
-            visit(boosted, factor * boost["value"])
+            visit(boosted, factor * _value(boost))
         elif match := _MAX.match(description):
-            best, *others = sorted(details, key=lambda each: -each["value"])
+            best, *others = sorted(details, key=_value, reverse=True)
             visit(best, factor)
             for other in others:
                 visit(other, factor * float(match["others"] or 0))
         elif not description.startswith("product of") and _adds_up(node):
             for detail in details:
-                if abs(detail["value"]) > LOST * abs(node["value"]):
+                if abs(_value(detail)) > LOST * abs(value):
                     visit(detail, factor)
         else:
             add(_other(description, score))
@@ -141,34 +140,61 @@ def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share
 
 
 def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
-    """The oracle's score for each hit, from the body and the sparse weights in the hit's shares.
+    """The score of each hit: what the oracle gives the body's tokens by the weights in the hit's shares, plus the shares
+    without a weight (BM25, codes, …), which are taken as they are.
 
-    The shares of the non-sparse query, usually BM25, are taken as they are. Raises InputError for a body with several such
-    queries, or with codes.
+    Raises InputError for a body whose tokens' scores the oracle cannot tell, and for a share of several tokens (`ROWS`).
     """
-    import numpy as np
-
     from opensearch_neural.search.oracle import StoredWeights, predict
 
     weights: list[dict[str, float]] = [{} for _ in hits]
-    bases = np.zeros(len(hits))
+    others = [0.0 for _ in hits]
     for number, explained in enumerate(hits):
         for share in explained:
             if share.document_weight is not None:
                 weights[number][share.token] = share.document_weight
-            elif not share.token.startswith(ALL):  # the oracle scores match_all itself
-                bases[number] += share.score
-    other_clauses: list[Clause] = []
+            elif share.token == ROWS:
+                raise InputError("the score of several tokens together is not predicted")
+            else:
+                others[number] += share.score
+    scores = predict(_tokens_alone(body), StoredWeights.of(weights))
+    return [other + scores[number] for number, other in enumerate(others)]
 
-    def known(clause: Clause) -> Float32s:
-        if clause not in other_clauses:  # an explained body may hold its query twice
-            other_clauses.append(clause)
-        if len(other_clauses) > 1 or "script_score" in clause:
-            raise InputError("the score of a body with several non-sparse queries is not predicted")
-        return bases.astype(np.float32)
 
-    scores = predict(body, StoredWeights.of(weights), known=known)
-    return [scores.get(number, 0.0) for number in range(len(hits))]
+ADDS_NOTHING: Clause = {"match_all": {"boost": 0.0}}
+"""Stands for every clause whose score is no token's."""
+
+
+def _tokens_alone(body: Body) -> Body:
+    """The body's query and stages with `ADDS_NOTHING` for all that scores no tokens. Every document is a hit."""
+    query = _clause_alone(body.get("query", ADDS_NOTHING), matches=True)
+    end, stages = number_or(body.get("from"), 0) + number_or(body.get("size"), 10), []
+    for stage in as_list(body.get("rescore")):
+        how = stage["query"]
+        # A hit that a stage which replaces scores does not match, or that is beyond its window, scores almost nothing, and
+        # is not doubted.
+        replaces = how.get("query_weight") == REPLACED
+        if not replaces and number_or(stage.get("window_size"), 10) < end:
+            raise InputError("which hits of a page are beyond a window is not known")
+        clause = _clause_alone(how["rescore_query"], matches=replaces)
+        stages.append({"query": {**how, "rescore_query": clause}})
+    return {"query": {"bool": {"should": [ADDS_NOTHING, query]}}, "rescore": stages}
+
+
+def _clause_alone(clause: Clause, *, matches: bool) -> Clause:
+    """matches: whether it is known that every hit matches the clause."""
+    ((kind, inner),) = clause.items() if len(clause) == 1 else [("", {})]
+    if kind == "bool":
+        if not matches and inner.keys() & {"must", "filter", *MUST_NOT, "minimum_should_match"}:
+            raise InputError("the score of a bool that a hit need not match is not predicted")
+        must = [_clause_alone(each, matches=matches) for each in as_list(inner.get("must"))]
+        should = [_clause_alone(each, matches=False) for each in as_list(inner.get("should"))]
+        return {"bool": {"must": must, "should": should, "boost": inner.get("boost", 1.0)}}
+    if kind in ("match_none", "neural_sparse") or reads_rows(clause) or (kind == "rank_feature" and "linear" in inner):
+        return clause
+    if kind != "constant_score" and any(name in str(clause) for name in ("neural_sparse", "rank_feature", "hashes")):
+        raise InputError(f"the score of tokens in a {kind or 'malformed'} query is not predicted")
+    return ADDS_NOTHING
 
 
 def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[str | None]:
@@ -216,10 +242,15 @@ def _nine_bits(weight: float) -> float:
     return float(nearest)
 
 
+def _value(node: Mapping[str, Any]) -> float:
+    """The value of a node, also an infinite one, which OpenSearch writes as a text."""
+    return float(node["value"])
+
+
 def _adds_up(node: Mapping[str, Any]) -> bool:
-    """Whether an explanation's value is the sum of its details."""
-    total = sum(detail["value"] for detail in node["details"])
-    return bool(node["details"]) and abs(total - node["value"]) <= 1e-5 * abs(node["value"])
+    """Whether an explanation's value, other than 0, is the sum of its details. An infinite value is the sum of anything."""
+    total, value = sum(map(_value, node["details"])), _value(node)
+    return bool(node["details"]) and abs(total - value) < 1e-5 * abs(value)
 
 
 def _together(first: Share, second: Share) -> Share:

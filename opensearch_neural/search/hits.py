@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.corpus.documents import BETWEEN, FieldNames, text_of
 from opensearch_neural.corpus.sentences import Span
 from opensearch_neural.queries import Body
+from opensearch_neural.queries.answers import score_of
 from opensearch_neural.search.excerpt import around, heaviest_sentence, marked_words, with_marks
 from opensearch_neural.search.explanation import Share, doubts, shares, told_apart
 
@@ -35,10 +37,10 @@ def read_explanations(
     hits: (the name for warnings, the hit)
     """
     adding = [shares(hit["_explanation"]) if "_explanation" in hit else None for _, hit in hits]
-    scored = [  # a hit that is sorted by a field has no score
-        (name, each, hit["_score"])
+    scored = [  # a hit that is sorted by a field has no score, and an infinite one is the sum of anything
+        (name, each, score)
         for (name, hit), each in zip(hits, adding, strict=True)
-        if each is not None and hit["_score"] is not None
+        if each is not None and (score := score_of(hit)) is not None and math.isfinite(score)
     ]
     doubtful = doubts(body, [(each, score) for _, each, score in scored])
     return adding, [f"{name}: {doubt}" for (name, *_), doubt in zip(scored, doubtful, strict=True) if doubt]
@@ -67,7 +69,7 @@ def hit_of(
     title, text = text_of(title_value, BETWEEN["title"]), text_of(text_value, BETWEEN["text"])
     fragments = [fragment for name, of_field in marked.items() if name != "title" for fragment in of_field]
     excerpt = " … ".join(fragments) or " ".join((text or "").split())[:200]
-    shown: dict[str, Any] = {"id": document or id_of(hit), "score": hit["_score"]}
+    shown: dict[str, Any] = {"id": document or id_of(hit), "score": score_of(hit)}
     shown["title"] = _marked_title(marked.get("title", []), title_value) or title
     if document and "passage" in source:
         shown["passage"] = source["passage"]

@@ -18,7 +18,7 @@ from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer, preference
-from opensearch_neural.queries.body_parts import HIGHLIGHTED_CHARACTERS
+from opensearch_neural.queries.body_parts import HIGHLIGHTED_CHARACTERS, filter_clauses
 from opensearch_neural.search.filters import unmatched_filters
 from opensearch_neural.search.hits import hit_of, id_of, read_explanations
 
@@ -60,8 +60,9 @@ class Request:
         """clauses: filters. Raises as `Engines.load` does."""
         engines.load(name)
         engine = engines.engine(name)
+        clauses = filter_clauses(clauses)
         page = engines.page(
-            filter=list(clauses) or None,
+            filter=clauses,
             size=size,
             from_=from_,
             highlight=text if highlight else None,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from opensearch_neural.queries import Body, Clause, best_passages, preference
+from opensearch_neural.queries.answers import score_of
 from opensearch_neural.search.filters import clauses_of
 from opensearch_neural.search.request import Request
 from opensearch_neural.ui.columns import Searcher, body_of
@@ -61,8 +62,8 @@ def scores(searcher: Searcher, column: Column, state: State, only: Clause | None
     params = {"preference": preference(state.query)}
     hits = searcher.client.search(index=column.index, body={**body, "_source": False}, params=params)["hits"]["hits"]
     if isinstance(request, Request) and request.engines.meta.passages:
-        return {id: hit["_score"] for id, hit in best_passages(body, hits, size=state.size)}
-    return {hit["_id"]: hit["_score"] or 0.0 for hit in hits}
+        return {id: score_of(hit) or 0.0 for id, hit in best_passages(body, hits, size=state.size)}
+    return {hit["_id"]: score_of(hit) or 0.0 for hit in hits}
 
 
 def rescored(body: Body) -> Any:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
+from math import isfinite
 from typing import Any
 
 from opensearch_neural.cluster.errors import translate_errors
@@ -57,8 +58,9 @@ class Shown:
 
     @property
     def top(self) -> float:
-        """The largest score, which scales the bars."""
-        return max((abs(each.hit["score"] or 0) for each in self.hits), default=0.0)
+        """The largest finite score, which scales the bars."""
+        scores = [abs(each.hit["score"] or 0.0) for each in self.hits]
+        return max(filter(isfinite, scores), default=0.0)
 
 
 def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[Shown]:

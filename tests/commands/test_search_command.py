@@ -533,6 +533,31 @@ def test_hits_that_a_query_of_ones_own_sorts_have_no_score(articles: tuple[str, 
     assert "a rainbow" in shown.stdout  # the text is found by its usual names
 
 
+def _no_constant(name: str) -> float:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@pytest.mark.cluster
+def test_an_infinite_score_is_shown_and_one_within_a_score_is_read(
+    articles: tuple[str, str], cluster_url: str, tmp_path: Path
+) -> None:
+    """OpenSearch writes it as a text, which ended in a traceback."""
+    index, template = articles
+    by_views = {"field": "views", "modifier": "reciprocal"}  # infinite for d0, of at most `max_boost`
+    for boost, infinite in ((1000, True), (1e-9, False)):
+        query = {"match": {"body": {"query": "{{query}}", "boost": boost}}}
+        body = {"query": {"function_score": {"query": query, "field_value_factor": by_views}}}
+        (tmp_path / "production.json").write_text(json.dumps(body))
+        asked = ["--index", index, "--template", template, "rainbow"]
+        for more in ([], ["--explain"]):
+            shown = osn(cluster_url, *asked, *more)
+            assert shown.returncode == 0 and not shown.stderr, shown.stderr
+            assert ("1. inf  Number 0" in shown.stdout) == infinite, shown.stdout
+        hits = json.loads(osn(cluster_url, *asked, "--json", "--explain").stdout, parse_constant=_no_constant)["hits"]
+        assert [hit["id"] for hit in hits] == ["d0", "d2"]
+        assert hits[0]["score"] == hits[0]["sum"] and (hits[0]["score"] == "Infinity") == infinite
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     ("arguments", "message"),

@@ -34,7 +34,7 @@ from opensearch_neural.lint import lint
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.models.sparse.lexical import LexicalEncoder
 from opensearch_neural.query_encoder import QueryEncoder
-from opensearch_neural.search.explanation import predicted, shares
+from opensearch_neural.search.explanation import doubts, predicted, shares
 
 DOCUMENTS = 150
 WORDS = [f"word{number}" for number in range(24)]
@@ -422,6 +422,56 @@ def test_the_shares_of_bm25_and_of_each_token_add_up_and_the_oracle_agrees(
             if share.source == "sparse":
                 assert share.query_weight == pytest.approx(0.3 * asked[share.token], rel=1e-5)
     assert {"bm25", "sparse"} == {share.source for hit in hits for share in shares(hit["_explanation"])}
+
+
+@pytest.mark.cluster
+def test_no_right_explanation_of_a_query_of_ones_own_is_doubted_and_a_wrong_weight_is(written: Written) -> None:
+    text, asked = "word1 word5", {"t1": 2.0, "t2": 1.5, "u.s": 1.0, "##ing": 4.0}
+    match, every = {"match": {"text": text}}, {"match_all": {}}
+    tokens = {"neural_sparse": {"sparse": {"query_tokens": {"t1": 3.0}}}}
+    tripled = {"function_score": {"query": every, "functions": [{"weight": 3.0}], "boost_mode": "sum"}}
+    own: dict[str, queries.Clause] = {
+        **bases(text),
+        "words left out": {"simple_query_string": {"query": "word1 -word2", "fields": ["text"]}},
+        "of all": tripled,
+        "all beside of all": {"bool": {"must": [match, every], "should": [tripled]}},
+        "boosting": {"boosting": {"positive": every, "negative": {"term": {"even": True}}, "negative_boost": 0.3}},
+        "twice": {"bool": {"should": [match, match]}},
+        "no score": {"match": {"text": {"query": text, "boost": 0}}},
+        "all": every,
+        "tokens": tokens,
+        "the best": {"dis_max": {"queries": [match, tokens]}},
+        "tokens of some": {
+            "bool": {"should": [match, {"bool": {"must": [tokens], "filter": {"term": {"even": True}}}}]}
+        },
+    }
+    ways: list[dict[str, Any]] = [
+        *({"window": 30, "forward": forward} for forward in (False, True)),
+        {"window": None},
+        {"collapse": "group"},
+        {"pruned": True, "collapse": "group"},
+    ]
+    rescored = [
+        {"rescore_query": tokens, "rescore_query_weight": -0.1},
+        {"rescore_query": match, "query_weight": 2.0, "rescore_query_weight": 0.5},
+        {"rescore_query": {"bool": {"must": [tokens], "filter": {"term": {"even": True}}}}},
+    ]
+    for kind, base in own.items():
+        bodies = [queries.bm25_sparse("", asked, base=base, **how) for how in ways]
+        searched = queries.bm25_sparse("", asked, base=base, window=None)
+        bodies += [{**searched, "rescore": {"query": how, "window_size": 5}} for how in rescored]
+        for body in map(queries.explained, bodies):
+            read = [(shares(hit["_explanation"]), hit["_score"]) for hit in written.search(body)["hits"]["hits"]]
+            assert read and doubts(body, read) == [None] * len(read), (kind, body)
+    body = queries.bm25_sparse("", asked, base=own["twice"])
+    read = [
+        (shares(hit["_explanation"]), hit["_score"]) for hit in written.search(queries.explained(body))["hits"]["hits"]
+    ]
+    wrong = [
+        ([replace(share, document_weight=share.document_weight and 2 * share.document_weight) for share in told], score)
+        for told, score in read
+    ]
+    assert all(doubt and "its tokens' weights give" in doubt for doubt in doubts(body, wrong))
 
 
 def test_what_is_no_weight_window_or_body_of_the_sum_is_refused() -> None:

@@ -110,6 +110,25 @@ def test_a_search_by_name_sends_the_body_to_the_copies_that_answer_this_query(
 
 
 @pytest.mark.cluster
+def test_a_filter_that_can_be_read_only_once_holds_in_every_part_and_every_request(
+    client, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines, text, only = open_engines(client, index), "sunlight in droplets", {"ids": {"values": ["cake"]}}
+    for name in filter(engines.serves, ENGINES):
+        hits = engines.search(name, text, filter=iter([only]))["hits"]["hits"]
+        assert {hit["_id"] for hit in hits} <= {"cake"}, name
+    asked = Request.make(engines, "bm25", text, clauses=iter([only]))  # type: ignore[arg-type]
+    assert asked.clauses == asked.page["filter"] == [only]
+    sent: list[Any] = []
+    search = client.msearch
+    monkeypatch.setattr(client, "msearch", lambda **how: sent.extend(how["body"][1::2]) or search(**how))
+    for name in ("bm25-sparse", "high-idf-first"):
+        engines.with_settings(window=1).engine(name).certified(client, text, {"size": 1, "filter": iter([only])})
+    pages = [body for body in sent if body["size"] == 1 and "rescore" in body]
+    assert pages and all(only in body["query"]["bool"]["filter"] for body in pages)
+
+
+@pytest.mark.cluster
 def test_dense_finds_what_shares_no_word(client, index: str) -> None:
     body = open_engines(client, index).body("dense", "how does a rainbow form?", size=1)
     hits = client.search(index=index, body=body)["hits"]["hits"]

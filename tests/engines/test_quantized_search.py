@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import shutil
 import subprocess
 import sys
@@ -46,7 +48,7 @@ from opensearch_neural.queries import Rare
 from opensearch_neural.queries.look_up_table import spread
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
-from opensearch_neural.search.explanation import shares
+from opensearch_neural.search.explanation import doubts, shares
 from opensearch_neural.search.oracle import StoredWeights, predict
 from opensearch_neural.tune import Questions, Tried
 from opensearch_neural.tune.cascade import CascadeTuning
@@ -534,6 +536,35 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     assert CascadeSetting.of(opened_with({HighIdfFirstSetting.key: {"rare": "most"}})) == CascadeSetting(window=100)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first": "bm25_sparse"},
+        {"first": "dense"},
+        *({"weight": value} for value in (0, -1, math.nan, math.inf, 1e39, "much")),
+        *({name: value} for name in ("window", "dense_window") for value in (0, -3, 1.5, True, "wide")),
+        *({name: value} for name in ("rare", "tokens") for value in (2, "most", "ratio:2")),
+        {"exact": "false"},
+        {"clauses": 1},
+    ],
+)
+def test_a_setting_that_is_none_is_named_at_once(wrong: dict[str, Any]) -> None:
+    """From Python, some had no effect, and others failed at the first query, or gave infinite scores."""
+    ((name, value),) = wrong.items()
+    with pytest.raises(InputError, match=re.escape(f"the setting {name}={value!r}: ")):
+        opened_with({}, **wrong)
+    with pytest.raises(InputError, match=re.escape(f"the setting {name}={value!r}: ")):
+        opened_with({}).with_settings(**wrong)
+
+
+def test_settings_may_be_spelled_as_on_the_command_line() -> None:
+    chosen = {"rare": Rare("ratio", 1 / 3), "tokens": Rare("count", 8), "weight": 0.1, "window": 30, "first": None}
+    assert opened_with({}, **chosen).settings == chosen, "nothing is lost of what is none of its texts"
+    spelled = {"rare": "ratio:0.35", "tokens": "count:8", "weight": "0.1", "window": "30", "faiss": "codes"}
+    read = {**chosen, "rare": Rare("ratio", 0.35), "faiss": Path("codes")}
+    assert {**opened_with({}, **spelled).settings, "first": None} == read
+
+
 def test_an_opened_index_resolves_each_setting_once() -> None:
     engines = opened_with({}, window=9, weight=2.0)
     for setting in (Bm25SparseSetting, HighIdfFirstSetting, CascadeSetting):
@@ -697,3 +728,4 @@ def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> Non
             assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)
             assert any(share.source == "codes" and share.score > 0 for share in parts)
             assert (len(parts) > 1) == has_tokens, "what BM25 found counts nothing once the codes have ranked it"
+            assert doubts(body, [(parts, hit["_score"])]) == [None]

@@ -54,6 +54,11 @@ BENDS = [
     Case("field", query("exists", field="urll*"), query("exists", field="ur*")),
     Case("field", query("intervals", txt={"match": {"query": "rainbow"}}), {"query": RAINBOW}),
     Case("field", query("bool", must=[RAINBOW], filter=[{"term": {"urll": "u1"}}]), {"query": RAINBOW}),
+    Case(
+        "field",
+        query("bool", must=[RAINBOW], mustNot=[{"range": {"m": {"lt": 9}}}]),
+        query("bool", must=[RAINBOW], must_not=[{"range": {"n": {"lt": 9}}}]),
+    ),
     *[
         Case("field", words(kind, wrong), words(kind, right))
         for kind in ("multi_match", "query_string", "simple_query_string")

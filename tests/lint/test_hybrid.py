@@ -18,17 +18,22 @@ from lint_cases import (
     rejected,
     should,
     sparse,
+    weighted,
 )
 
 from opensearch_neural.lint import lint
+from opensearch_neural.queries import Body
 
 REJECTED = [
     Case("hybrid-nested", {"query": {"bool": {"must": [hybrid()], "filter": [WIDE]}}, **NORMALIZED}),
     Case("hybrid-nested", {"query": should(hybrid(), ALL), **NORMALIZED}),
-    Case("hybrid-nested", {"query": {"bool": {"must_not": [hybrid()]}}, **NORMALIZED}),
+    *(Case("hybrid-nested", {"query": {"bool": {name: [hybrid()]}}, **NORMALIZED}) for name in ("must_not", "mustNot")),
     Case("hybrid-nested", {"query": {"dis_max": {"queries": [hybrid(), ALL]}}, **NORMALIZED}),
     Case("hybrid-queries", {"query": hybrid(*[sparse()] * 6), **NORMALIZED}),
-    Case("hybrid-queries", {"query": {"hybrid": {"queries": []}}, **NORMALIZED}),
+    *(Case("hybrid-queries", {"query": {"hybrid": how}, **NORMALIZED}) for how in ({"queries": []}, {})),
+    Case("malformed", {"query": {"hybrid": {"queries": {}}}, **NORMALIZED}),
+    Case("malformed", {"query": {"hybrid": {"queries": "rainbow"}}, **NORMALIZED}),
+    Case("fusion-weights", {"query": {"hybrid": {"queries": sparse()}}, **weighted(0.5, 0.5)}),
     Case("hybrid-option", {"query": hybrid(boost=2.0), **NORMALIZED}),
     Case("hybrid-option", {"query": hybrid(filter=WIDE), **NORMALIZED}),
     Case("hybrid-pagination", {"query": hybrid(), "from": 5, **NORMALIZED}),
@@ -88,6 +93,17 @@ def test_a_hybrid_below_another_query_of_an_index_with_nested_documents(lint_nod
     taken = not refusal(lint_node.client, index, case.body)
     assert outcome == ("doubtful" if "dis_max" in str(case.body) else "rejected")
     assert taken == (outcome == "doubtful")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("pipeline", [NORMALIZED, weighted(1.0)])
+def test_a_single_query_may_be_an_object(lint_node: LintNode, pipeline: Body) -> None:
+    body = {"query": {"hybrid": {"queries": RAINBOW}}, **pipeline}
+    assert lint(body, lint_node.capabilities, META, index=lint_node.facts) == []
+    assert not refusal(lint_node.client, lint_node.index, body)
+    inside = {"query": {"hybrid": {"queries": {"match": {"tekst": "rainbow"}}}}, **pipeline}
+    (finding,) = lint(inside, lint_node.capabilities, META, index=lint_node.facts)
+    assert (finding.rule, finding.path) == ("field", "query.hybrid.queries.match.tekst")
 
 
 @pytest.mark.cluster

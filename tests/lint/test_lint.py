@@ -9,8 +9,10 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from lint_cases import (
     ALL,
     META,
     NORMALIZED,
+    RAINBOW,
     TOKENS,
     VECTOR,
     Case,
@@ -324,6 +327,46 @@ json_values = st.recursive(
 def test_no_value_makes_the_linter_fail(body: Any) -> None:
     for known in ({}, {"meta": META}, {"index": IndexDescription(fields={"v": {"type": "sparse_vector"}})}):
         assert all(finding.rule in RULES and finding.remedy for finding in lint(body, **known))
+
+
+def test_both_spellings_of_must_not_are_checked_alike() -> None:
+    """OpenSearch still reads the second."""
+    checked = 0
+    for case in REJECTED + BENDS:
+        text = json.dumps(case.body)
+        spelled = json.loads(text.replace('"must_not"', '"mustNot"'))
+        assert outcomes(spelled) == outcomes(case.body)
+        checked += spelled != case.body
+    assert checked
+
+
+AS_PYTHON = [
+    {"query": {"bool": {"must": (ALL, RAINBOW)}}},
+    {"query": {"terms": {"n": np.arange(3)}}, "size": np.int64(5)},
+    {"query": RAINBOW, "sort": ("_score", {"n": "desc"})},
+    {"query": knn(tuple(VECTOR))},
+    {"query": knn(np.array(VECTOR, np.float32))},
+    {"query": sparse({"t1": np.float32(2), "t2": Decimal("1.5")})},
+    {"query": {"match": {"text": {"query": "rainbow", "boost": Decimal("1.5")}}}, "docvalue_fields": ("n",)},
+    {
+        "query": hybrid(ALL, RAINBOW),
+        "search_pipeline": {"phase_results_processors": ({"normalization-processor": {}},)},
+    },
+]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("body", AS_PYTHON, ids=str)
+def test_what_opensearch_py_sends_is_read_as_it_sends_it(lint_node: LintNode, body: Body) -> None:
+    assert lint(body, lint_node.capabilities, META, index=lint_node.facts) == []
+    assert lint_node.client.search(index=lint_node.index, body=body)["hits"]["hits"]
+
+
+def test_a_tuple_is_looked_into() -> None:
+    twice = {"query": {"bool": {"must": ({"bool": {"should": ()}}, sparse({"t1": -1.0}))}}}
+    assert outcomes(twice) == outcomes(json.loads(json.dumps(twice))) != {}
+    staged = {"query": RAINBOW, "rescore": (rescore(), rescore(0))}
+    assert outcomes(staged) == outcomes(json.loads(json.dumps(staged))) != {}
 
 
 def test_linting_costs_less_than_a_millisecond() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from opensearchpy.exceptions import RequestError
+from opensearchpy.exceptions import TransportError
 
 from opensearch_neural import queries
 from opensearch_neural.queries import Body
@@ -58,9 +58,18 @@ def test_nothing_is_dropped_unless_told() -> None:
         with pytest.raises(ValueError, match=r"search_after.*window=None"):
             queries.own_request(after, made(), drop_tie_breaks=True)
         assert queries.own_request(after, made(window=None))["search_after"] == [1.0, 5]
+    collapsed = own(sort=TIES, search_after=[1.0, 5], collapse={"field": "shop"})
+    for mine, model in (
+        (collapsed, made(window=None)),
+        (collapsed, made(collapse="shop")),
+        (after, made(collapse="shop")),
+    ):
+        with pytest.raises(ValueError, match=r"search_after.*beside collapse"):
+            queries.own_request(mine, model)
     assert "sort" not in queries.own_request(own(sort=TIES), made(), drop_tie_breaks=True)
     for options in ({"window": None}, {"collapse": "shop"}):
-        assert queries.own_request(own(sort=TIES), made(**options), drop_tie_breaks=True)["sort"] == TIES
+        for sort in (TIES, tuple(TIES)):
+            assert queries.own_request(own(sort=sort), made(**options), drop_tie_breaks=True)["sort"] == TIES
 
 
 @pytest.mark.cluster
@@ -84,8 +93,9 @@ def test_the_request_is_taken_and_its_sort_holds(client: Any, index_name: str) -
     ]["hits"]
     assert found(queries.own_request({**mine, "search_after": first["sort"]}, made(window=None))) == dearest[1:]
     for sort in ({}, {"sort": ["_score"]}, {"sort": TIES}):
-        with pytest.raises(RequestError):  # which is why it is refused
-            found({**queries.own_request(own(), made()), "search_after": first["sort"], **sort})
+        for model in (made(), made(collapse="shop")):
+            with pytest.raises(TransportError):  # which is why it is refused
+                found({**queries.own_request(own(), model), "search_after": first["sort"], **sort})
     # The lowest score counts what the model adds only if there is no second phase.
     lowest = {"min_score": first["_score"] - 0.01}
     assert {int(id) % 2 for id in found(queries.own_request({**mine, **lowest}, made(window=None)))} == {1}

@@ -7,6 +7,7 @@ import random
 from base64 import b64encode
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from forward_rows import row_field
@@ -114,6 +115,25 @@ def test_what_is_searched_first_is_read_from_the_body(plugin: bool, exact: bool)
     assert queries.searched_first(queries.high_idf_first(WEIGHTS, rare=Rare("count", 9))) == ("sparse", WEIGHTS)
 
 
+def test_a_body_without_a_size_or_a_window_has_opensearchs_10() -> None:
+    """Such as your own request with the query of a body (`own_request`)."""
+    rare = queries.high_idf_first(WEIGHTS, window=10, pruned=True)
+    bare = {name: value for name, value in rare.items() if name != "size"}
+    rest = queries.unsearched(rare, 3)
+    assert rest is not None and queries.unsearched(bare, 3) == rest
+    assert queries.unsearched(bare, 10) is None
+    summed = queries.bm25_sparse("rain", WEIGHTS, window=10)
+    bare = {"query": summed["query"], "rescore": {"query": summed["rescore"]["query"]}}
+    assert queries.window_end(bare) == queries.window_end(summed)
+    shards = {"total": 1, "successful": 1, "failed": 0}
+
+    def answer(*scores: float) -> dict[str, Any]:
+        return {"_shards": shards, "hits": {"hits": [{"_score": score} for score in scores]}}
+
+    for scores, certain in (((9.0,) * 10, True), ((9.0,) * 9, False)):
+        assert queries.certified(bare, answer(*scores), answer(1.0), {"rainbow": 0.1}) is certain
+
+
 def test_bodies_are_plain_json() -> None:
     import numpy as np
 
@@ -177,6 +197,13 @@ def test_a_filter_of_a_hybrid_is_put_into_each_part_beside_its_own() -> None:
     assert text["bool"]["must"][0]["bool"]["filter"] == [own]
     # Beside the vector's clause a filter would only be applied to the neighbours found without it.
     assert vectors["knn"]["dense"]["filter"]["bool"]["filter"] == [{"bool": {"filter": [own]}}, more]
+
+
+def test_a_filter_of_a_hybrid_that_can_be_read_only_once_is_in_each_part() -> None:
+    """Before, only the first part had it, and the others found what the filter excludes."""
+    only, parts = {"term": {"lang": "en"}}, (queries.bm25("x"), queries.knn([1.0]), queries.bm25("y"))
+    for filter in (iter([only]), map(dict, [only]), (only for _ in range(1))):
+        assert queries.hybrid(*parts, filter=filter) == queries.hybrid(*parts, filter=[only])  # type: ignore[arg-type]
 
 
 def test_passages_of_a_body_that_was_not_collapsed_are_a_named_error() -> None:
@@ -466,6 +493,19 @@ def test_a_query_without_known_tokens_finds_nothing_and_is_no_error(client, spar
         assert run(client, sparse_index[1], body) == []
 
 
+@pytest.mark.cluster
+def test_a_query_with_half_a_surrogate_pair_finds_what_its_words_find(client, sparse_index) -> None:
+    """Before, BM25 found nothing if it was at the end."""
+    text, index = "rainbow \ud83d", sparse_index[3]
+    for fields in (["text"], ["title", "text"]):
+        found = run(client, index, queries.bm25(text, fields=fields))
+        assert found == run(client, index, queries.bm25("rainbow", fields=fields)) != []
+    summed = queries.bm25_sparse(text, {"é": 1.0}, rare_first=("rainbow \ud83d", "what \ud83d"))
+    assert run(client, index, summed)
+    marked = queries.neural_sparse({"é": 1.0, "u.s": 1.0}, highlight=text, size=DOCUMENTS)
+    assert any("highlight" in hit for hit in client.search(index=index, body=marked)["hits"]["hits"])
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -538,9 +578,15 @@ def test_a_hybrid_body_is_not_rescored_wherever_its_pipeline_is_named() -> None:
         queries.dense_rescore(body, [1.0])
 
 
-def test_one_field_of_the_source_may_be_named_alone() -> None:
+def test_one_field_may_be_named_alone() -> None:
     """Its letters are no fields."""
     assert queries.bm25("rain", source="title") == queries.bm25("rain", source=["title"])
+    for field in ("title", "title^3"):
+        assert queries.bm25("rain", fields=field) == queries.bm25("rain", fields=[field])
+        both = [queries.bm25_sparse("rain", {"rain": 1.0}, fields=each) for each in (field, [field])]
+        assert both[0] == both[1]
+    with pytest.raises(ValueError, match="at least one field"):
+        queries.bm25("rain", fields="")
 
 
 @pytest.mark.cluster

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from opensearch_neural.body_template import BodyTemplate
+from opensearch_neural.errors import InputError
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from opensearch_neural.retrievers.template import may_have_pipeline, template_retriever
 
 pytestmark = pytest.mark.cluster
@@ -49,3 +51,20 @@ def test_a_pipeline_ranks_hits_by_their_fields_as_in_production(client: Any, pip
     assert template_retriever(client, pipeline, "production", bare).retrieve({"q": "rain"}, 10) == run
     by_sku = template_retriever(client, pipeline, "production", template, id_field="sku").retrieve({"q": "rain"}, 10)
     assert list(by_sku["q"]) == ["s3", "s1", "s0"]
+
+
+def test_a_query_with_an_infinite_score_is_refused(client: Any, index_name: str) -> None:
+    """OpenSearch writes it as a text, by which hits could not be sorted."""
+    for number in range(2):
+        client.index(index=index_name, id=f"d{number}", body={"body": "rain", "price": number})
+    client.indices.refresh(index=index_name)
+    query = {"match": {"body": {"query": "{{query}}", "boost": 1000}}}
+    by_price = {"field": "price", "modifier": "reciprocal"}
+    body = {"query": {"function_score": {"query": query, "field_value_factor": by_price}}}
+    template = BodyTemplate.parse(json.dumps(body))
+    for retriever in (
+        template_retriever(client, index_name, "production", template),
+        OpenSearchRetriever(client, index_name, "own", template.body),
+    ):
+        with pytest.raises(InputError, match="query 'q': the query gives the document d0 an infinite score"):
+            retriever.retrieve({"q": "rain"}, 10)

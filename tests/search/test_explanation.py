@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -86,6 +87,17 @@ def test_of_the_fields_of_which_the_best_counts_the_others_add_their_part() -> N
 def test_what_cannot_be_told_apart_is_one_share() -> None:
     boosted = leaf("product of:", 6.0, leaf("ConstantScore(contents:rain)", 2.0), leaf("boost", 3.0))
     assert shares(boosted) == [Share("other", "product of:", 6.0)]
+
+
+def test_an_infinite_part_is_a_number() -> None:
+    """OpenSearch writes it as a text. What it adds to is infinite, too, unless a bound follows."""
+    infinite, word = leaf("field value function: reciprocal", 0.0), leaf("weight(text:rain in 3) [x], result of:", 4.0)
+    infinite["value"] = "Infinity"
+    bounded = leaf("min of:", 3e38, infinite, leaf("maxBoost", 3e38))
+    whole = leaf("sum of:", 0.0, word, {**infinite})
+    whole["value"] = "Infinity"
+    assert shares(bounded) == [Share("other", "min of:", 3e38)]
+    assert shares(whole) == [Share("other", "sum of:", math.inf)]
 
 
 def test_only_the_script_that_reads_codes_is_called_codes() -> None:

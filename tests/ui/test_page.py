@@ -120,6 +120,19 @@ def test_a_body_of_the_users_own_is_a_column_and_is_linted(page: TestClient) -> 
     assert "rescore.window_size" in shown.text
 
 
+def test_an_infinite_score_has_no_bar_and_leaves_the_others_theirs(page: TestClient) -> None:
+    endless = {"filter": {"ids": {"values": ["rain"]}}, "script_score": {"script": "1e300"}}
+    query = {"match": {"text": {"query": "{{query}}", "boost": 1000}}}
+    own = json.dumps({"query": {"function_score": {"query": query, "functions": [endless]}}})
+    asked = {"q": "rainbow light", "engine": "own body", "body": own, "document": "rain"}
+    answer = page.get("/", params=asked)
+    shown = Elements(answer.text)
+    first, *others = shown.of("li", "hit")
+    assert first["data-document"] == "rain" and '<span class="score">inf</span>' in answer.text
+    assert others and len(shown.of("svg", "bar")) == len(others)
+    assert "It is here, at rank 1 with inf." in shown.text
+
+
 def test_of_ones_own_index_the_sentence_is_marked_whatever_its_text_holds(client: Any, page_index: str) -> None:
     index = f"{page_index}-own"
     text = {"type": "text", "analyzer": "english"}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
@@ -16,7 +17,6 @@ from opensearch_neural.models.pretrained import check_tokenizers, code_refused, 
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse.encoder import SparseDocumentEncoder, load_sparse
-from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.teacher_scores import LEXICAL, Scores, TeacherKind
 

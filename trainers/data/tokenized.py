@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models.tokenizer import encodable
+from opensearch_neural.encodable import encodable
 from trainers.common.batches import Part
 
 TokenIds = npt.NDArray[np.int32]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from opensearch_neural.models.tokenizer import encodable
+from opensearch_neural.encodable import encodable
 from trainers.common.batches import IGNORED
 from trainers.common.sampling import Visit
 from trainers.data.masking import continuations

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
-from opensearch_neural.models.tokenizer import encodable
+from opensearch_neural.encodable import encodable
 from trainers.common.batches import IGNORED
 from trainers.data.tokenized import mask_of, pad_rows
 from trainers.doc2query.passage_words import Copying, CopyingScores

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.models.directory import hash_files, locate
-from opensearch_neural.models.tokenizer import encodable
 from trainers.common.loop import train
 from trainers.common.run_folder import check_output
 from trainers.common.sampling import Visit

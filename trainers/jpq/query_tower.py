@@ -14,11 +14,12 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from torch import Tensor, nn
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, stages_of
 from opensearch_neural.models.sparse.idf import DocumentFrequencies
-from opensearch_neural.models.tokenizer import encodable, vocabulary_of
+from opensearch_neural.models.tokenizer import vocabulary_of
 from trainers.common.batches import Part
 from trainers.encoders import backbones
 from trainers.jpq.settings import JpqConfig

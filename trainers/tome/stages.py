@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.models.generative.generative_model import UrlTokenizer
 from opensearch_neural.models.generative.settings import GenerativeSettings
-from opensearch_neural.models.tokenizer import encodable
 from trainers.common.sampling import Visit
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models import directory
@@ -32,7 +33,6 @@ from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, 
 from opensearch_neural.models.dense.pooling import Pooling, pooled
 from opensearch_neural.models.dense.torch_encoder import TorchDenseEncoder, load_dense
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.tokenizer import encodable
 from opensearch_neural.models.vectors import DenseVectors, batches_by_length
 
 if TYPE_CHECKING:

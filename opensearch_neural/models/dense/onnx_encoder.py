@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
@@ -29,7 +30,7 @@ from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.tokenizer import encodable, load_tokenizer, refuse_more_tokens, tokens_of_texts
+from opensearch_neural.models.tokenizer import load_tokenizer, refuse_more_tokens, tokens_of_texts
 from opensearch_neural.models.vectors import batches_by_length
 
 if TYPE_CHECKING:

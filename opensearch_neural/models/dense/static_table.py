@@ -16,10 +16,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import Module
-from opensearch_neural.models.tokenizer import encodable, refuse_more_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import refuse_more_tokens, vocabulary_of
 
 MODULE = "StaticEmbedding"
 WEIGHTS, TENSOR = "model.safetensors", "embedding.weight"

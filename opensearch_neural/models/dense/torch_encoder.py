@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, ends_normalized, finite, located
@@ -19,7 +20,6 @@ from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pretrained import check_tokenizers, loads_as, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.tokenizer import encodable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
@@ -35,7 +36,6 @@ from opensearch_neural.models.generative.settings import (
 )
 from opensearch_neural.models.generative.trie_decoding import search_trie
 from opensearch_neural.models.generative.url_trie import CorpusUrls
-from opensearch_neural.models.tokenizer import encodable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object, write_json, write_text
-from opensearch_neural.models.tokenizer import encodable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
@@ -23,7 +24,6 @@ from opensearch_neural.models.sparse import head as sparse_head
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import (
-    encodable,
     load_tokenizer,
     refuse_more_tokens,
     special_tokens,

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models import directory
@@ -30,7 +31,7 @@ from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.sparse.idf import DocumentFrequencies
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.sparse.word_pieces import train_word_pieces
-from opensearch_neural.models.tokenizer import encodable, load_tokenizer, special_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import load_tokenizer, special_tokens, vocabulary_of
 from opensearch_neural.models.vectors import SparseVectors
 
 logger = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenizers import Tokenizer
 
+from opensearch_neural.encodable import encodable
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import packed_json, read_json_object, unpacked_json, write_json, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse.idf import UNLISTED, check_idf, load_idf, save_idf
 from opensearch_neural.models.tokenizer import (
-    encodable,
     load_tokenizer,
     special_tokens,
     unlimited,
