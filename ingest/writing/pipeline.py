@@ -143,7 +143,7 @@ def ingest(
     """
     completion = completion or Completion()
     journal, letters = _open_records(target, content, corpus, restart=writing.restart)
-    alone = alone or target.loading_corpus == corpus.name or writing.remove_others
+    alone = alone or target.loading_corpus == corpus.name
     if "empty_at_first" not in journal.notes:
         # Batches without notes come from an older version: it is unknown whether the index was empty before them.
         empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
@@ -163,6 +163,8 @@ def ingest(
         run.retries += retries
         run.letter_count -= in_index - run.written  # of what an interrupted run could not write some may be taken now
         run.written = in_index
+        if writing.remove_others and not alone:
+            verification.remove_others(run.unread)
         try:
             completion.when_written()
         except OsnError:
@@ -251,6 +253,8 @@ class _Run:
     """Documents of the corpus in the index."""
     letter_count: int = 0
     """Rejected records and documents."""
+    unread: int = 0
+    """Those of them that were rejected before their ids were known."""
     records: int = 0
     """Records of the corpus that are finished, or were skipped."""
     skipped: int = 0
@@ -363,6 +367,7 @@ class _Run:
         self.skipped += earlier.written
         self.written += earlier.written
         self.letter_count += earlier.letters
+        self.unread += sum(isinstance(item, Rejected) for item in items)
         self.records += len(items)
 
     def _take(self, start: int, items: list[Document | Rejected]) -> _Taken:
@@ -370,6 +375,7 @@ class _Run:
         set_aside: list[tuple[Document | Rejected, str]] = []
         for number, item in enumerate(items, start):
             if isinstance(item, Rejected):
+                self.unread += 1
                 set_aside.append((item, item.reason))
             elif (first := self.verification.ids.first(item.id, number)) != number:
                 set_aside.append((item, occurs_twice(item, first)))

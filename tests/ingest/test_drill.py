@@ -348,6 +348,30 @@ def test_03_what_a_complete_index_holds_beyond_the_corpus_is_said_and_removed_wh
     assert less.documents == kept.documents == len(snapshot(client, f"{index_name}-p"))
 
 
+def test_03_no_rejected_record_takes_its_document_for_another(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """A corpus whose fields had new names emptied the index that served."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    run(client, job(corpus, index_name, sparse="none"))
+    run(client, job(write_jsonl(tmp_path / "two.jsonl", records(5, seed=1)), index_name, sparse="none"))
+    command = ["ingest", str(corpus), "--index", index_name, "--remove-others"]
+    for renamed, returned in ((20, 1), (10, 3)):
+        lines = [{"_id": line["_id"], "story": line["text"]} for line in records(20)[:renamed]]
+        write_jsonl(corpus, [*lines, *records(20)[renamed:]])
+        ran = osn(*command)
+        assert ran.returncode == returned
+        assert f"{renamed} records of the corpus were rejected, so which documents they are is not known" in ran.stderr
+        assert len(snapshot(client, index_name)) == 25
+    assert "--remove-others removes them once no record is rejected" in ran.stdout
+    # Of a document that OpenSearch refuses, or that occurs twice, the id is known.
+    lines = records(19)
+    write_jsonl(corpus, [{**lines[0], "year": "unknown"}, *lines[1:], lines[1]])
+    ran = osn(*command)
+    assert ran.returncode == 3 and "it holds 1 other documents" in ran.stdout, ran.stderr
+    assert snapshot(client, index_name).keys() == {line["_id"] for line in records(19)}
+
+
 # ---------------------------------------------------------------- 4, 5: versions
 
 
