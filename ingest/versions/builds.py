@@ -223,13 +223,13 @@ def serve(
     _refuse_incomplete(client, index)
     _wait_for_replicas(client, index, patience)
     still_ours()
-    meta = existing_record(client, index)  # others may have stored something meanwhile
+    meta = record_if_ours(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
-    if not meta.build.get("swapped") and previous != index:
+    if meta is not None and not meta.build.get("swapped") and previous != index:
         write_record(client, index, meta.with_extra(build={**meta.build, "alias": alias, "replaced": previous}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
-        warn_of_running(client, previous, meta, index)
+        warn_of_running(client, previous, meta or IndexMeta(), index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
     return previous if previous != index else None
@@ -245,7 +245,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     from opensearchpy.exceptions import TransportError
 
     if previous is None:
-        definition = existing_record(client, index).build.get(targets.ALIAS_SAYS, {})
+        definition = build_of(client, index).get(targets.ALIAS_SAYS, {})
     else:
         serving = client.indices.get_alias(name=alias)
         if previous not in serving:
@@ -273,7 +273,7 @@ def _of_template(client: OpenSearch, alias: str, index: str, previous: str | Non
     swap; later a person may have removed them. An alias that names the build already stays as it is: a person put it there.
     An alias that has builds of its own is left alone, whatever a template says: it serves one of these.
     """
-    build = existing_record(client, index).build
+    build = build_of(client, index)
     of_template = {other: says for other, says in build.get(targets.TEMPLATE_ALIASES, {}).items() if other != alias}
     (answer,) = client.indices.get_alias(index=index).values()  # `index` may be an alias
     here = answer["aliases"]
@@ -423,7 +423,8 @@ def check_can_serve(client: OpenSearch, alias: str, index: str) -> None:
 
 
 def _refuse_incomplete(client: OpenSearch, index: str) -> None:
-    if targets.LOADING in existing_record(client, index).extra:
+    meta = record_if_ours(client, index)
+    if meta is not None and meta.loading is not None:
         raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
 
 

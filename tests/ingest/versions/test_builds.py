@@ -493,6 +493,27 @@ def test_an_alias_goes_back_only_to_its_own_builds(client: Any, index_name: str,
     assert versions.rollback(client, index_name) == (plain, first)
 
 
+def test_the_first_build_over_an_index_of_somebody_else_goes_back_to_it(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`osn ingest` promised it, and `osn index rollback` refused it."""
+    theirs = f"{index_name}-theirs"
+    client.indices.create(index=theirs, body={"aliases": {index_name: {"filter": {"match_all": {}}}}})
+    first, second = (
+        str(run_job(client, build(corpus(tmp_path / "d.jsonl", 10), index_name), show_progress=False).index)
+        for _ in range(2)
+    )
+    assert versions.rollback(client, index_name) == (first, second)
+    caplog.clear()
+    assert versions.rollback(client, index_name) == (theirs, first)
+    assert f"{theirs} has no forward index, so that requests which read it fail" in caplog.text
+    (held,) = client.indices.get_alias(name=index_name).values()
+    assert held["aliases"][index_name] == {"filter": {"match_all": {}}}
+    with pytest.raises(ClusterError, match=f"{theirs} replaced no other index"):
+        versions.rollback(client, index_name)
+    assert versions.prune(client, index_name, keep=0) == [second, first] and client.indices.exists(index=theirs)
+
+
 def test_the_first_swap_leaves_an_alias_that_a_person_gave_the_build(
     client: Any, index_name: str, tmp_path: Path, template: Callable[..., None]
 ) -> None:
