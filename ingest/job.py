@@ -217,7 +217,7 @@ def prepare(
         fields=fields,
         flat_objects=flat_objects,
         longs=longs,
-        extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
+        extra={NAMES: corpus.named or None, **(build_record(job.index, job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )
     if job.alias:  # now, before hours of work, and once more at the swap
