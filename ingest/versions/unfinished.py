@@ -10,7 +10,7 @@ from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index import hidden_index, segments
-from opensearch_neural.index.record import existing_record, refuse_pattern
+from opensearch_neural.index.record import existing_named_record, existing_record, refuse_pattern
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -76,8 +76,7 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
     waiting = _never_served(client, name, closed) if _is_alias(client, name) else []
     if len(waiting) > 1:
         raise InputError(f"{name!r} has {len(waiting)} builds that never served", f"name one: {', '.join(waiting)}")
-    index = waiting[0] if waiting else targets.own_name(client, name)
-    meta = existing_record(client, index)
+    index, meta = existing_named_record(client, waiting[0] if waiting else name)
     alias = alias_of_build(index, meta)
     never_served = alias is not None and index in _never_served(client, alias, closed)
     was_complete = meta.loading is None and not never_served

@@ -862,6 +862,17 @@ def test_a_pattern_names_no_index_to_finish_or_to_delete_and_no_alias(
     assert client.indices.exists(index=index_name)
 
 
+@pytest.mark.parametrize("end", [unfinished.finish, unfinished.abort])
+def test_an_alias_of_several_indexes_names_none_to_finish_or_to_delete(client: Any, index_name: str, end: Any) -> None:
+    mapping = index_body(IndexMeta())["mappings"]
+    for part in ("a", "b"):
+        client.indices.create(
+            index=f"{index_name}-{part}", body={"mappings": mapping, "aliases": {f"{index_name}-both": {}}}
+        )
+    with pytest.raises(ClusterError, match=f"names 2 indexes: {index_name}-a, {index_name}-b"):
+        end(client, f"{index_name}-both")
+
+
 def test_a_refused_swap_tells_of_the_documents_that_were_rejected(
     client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
