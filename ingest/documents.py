@@ -194,7 +194,8 @@ class Documents:
         """Write documents; a document replaces the one with the same id. Mappings are records as in a corpus.
 
         refresh: whether searches find them when this returns.
-        Raises ClusterError if the cluster does not accept them within `patience` seconds, InputError for a single document.
+        Raises ClusterError if the cluster does not accept them within `patience` seconds, or if the index is not complete;
+        InputError for a single document.
         """
         _refuse_single(documents)
         written = Written()
@@ -231,10 +232,11 @@ class Documents:
     def _target(self) -> Target:
         """The index to write; an alias may now name another index than when this was opened.
 
-        Raises ModelError if that index was written with other models or settings.
+        Raises ModelError if that index was written with other models or settings, ClusterError if it is not complete.
         """
         target = targets.existing_target(self.client, self.index)
         name, meta = target.index, target.meta
+        _refuse_loading(name, meta)
         if other := other_to_write(self.meta, meta):
             raise ModelError(
                 f"{self.index!r} names {name!r} now, which was written with {other}", "open Documents again"
@@ -414,11 +416,13 @@ def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
 def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     """Delete documents, with all their passages; returns how many existed. No model is needed.
 
-    Raises InputError for a single id, whose letters would each be taken for one.
+    Raises InputError for a single id, whose letters would each be taken for one, ClusterError for an index that is not
+    complete.
     """
     _refuse_single(ids)
     # As documents are added: the filter or routing of an alias would hide some, and leave them.
     index, meta = existing_named_record(client, index)
+    _refuse_loading(index, meta)
     segments.refresh(client, index)
     deleted = 0
     for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):
@@ -431,6 +435,16 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
         deleted += answer["aggregations"]["there"]["value"]
         stored_documents.delete_by_query(client, index, query)
     return deleted
+
+
+def _refuse_loading(index: str, meta: IndexMeta) -> None:
+    """Raise ClusterError for an index that is not complete: its ingest would undo at its end what is changed meanwhile."""
+    if meta.loading is not None:
+        raise ClusterError(
+            f"the index {index!r} is not complete: {meta.loading} is being written into it, or that was interrupted, and at "
+            "its end the ingest removes what is not in that corpus",
+            f"run the same `osn ingest` again if it was interrupted, or accept the index with `osn index finish {index}`",
+        )
 
 
 def _refuse_single(several: object) -> None:

@@ -21,6 +21,7 @@ from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, other_to_write, read_document
+from ingest.error_limit import TooManyErrors
 from ingest.job import run_job
 from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
@@ -407,6 +408,23 @@ def test_one_that_is_not_in_a_list_is_refused_and_changes_nothing(client: Any, i
     with pytest.raises(InputError, match="expected a list"):
         documents.add({"_id": "2", "text": "sun"})  # type: ignore[arg-type]
     assert sorted(snapshot(client, index_name)) == ["1", "17", "7"]
+
+
+def test_an_index_that_is_not_complete_takes_no_changes(client: Any, index_name: str, tmp_path: Path) -> None:
+    """They were acknowledged, and undone by the ingest that was continued."""
+    settings = job(write_jsonl(tmp_path / "d.jsonl", [*records(60), *["torn"] * 9]), index_name)
+    with pytest.raises(TooManyErrors):
+        run_job(client, replace(settings, writing=replace(settings.writing, max_errors=5)), show_progress=False)
+    documents, id = Documents(client, index_name), records(1)[0]["_id"]
+    for change in (
+        lambda: documents.add([{"_id": "new", "text": "rain"}]),
+        lambda: documents.update(id, {"title": "new"}),
+        lambda: documents.delete([id]),
+    ):
+        with pytest.raises(ClusterError, match=r"is not complete: .*d\.jsonl is being written into it"):
+            change()
+    assert run_job(client, settings, show_progress=False).documents == 60
+    assert documents.add([{"_id": "new", "text": "rain"}]).created == documents.delete([id]) == 1
 
 
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, index: str) -> None:
