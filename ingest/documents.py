@@ -44,6 +44,7 @@ from opensearch_neural.corpus.documents import (
 from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
 from opensearch_neural.index import segments
+from opensearch_neural.index.hidden_index import LARGEST
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, documents_of, existing_named_record, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
@@ -145,8 +146,8 @@ class Documents:
             prune=Pruning.parse(meta.prune) if meta.prune else None,
         )
         self._vectorizer = NotingLargest(self._encoders)
-        self._raised: tuple[str, str | None] | None = None
-        """(the index whose largest weights are raised, how its postings are pruned)"""
+        self._raised: tuple[str, str | None, str | None] | None = None
+        """(OpenSearch's id of the index, id of its largest weights, which are raised, how its postings are pruned)"""
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.quantized, None)
             if meta.passages
@@ -241,11 +242,12 @@ class Documents:
             raise ModelError(
                 f"{self.index!r} names {name!r} now, which was written with {other}", "open Documents again"
             )
-        if self._raised != (name, meta.prune_postings) or self._vectorizer.larger is None:
+        raised = (target.uuid, meta.extra.get(LARGEST), meta.prune_postings)
+        if self._raised != raised or self._vectorizer.larger is None:
             query = None if self._encoders.sparse is None else self._encoders.sparse.query
             vectorizer = for_index(self._encoders, meta, query)
             self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, meta))
-            self._raised = (name, meta.prune_postings)
+            self._raised = raised
         return target
 
     def _write(self, documents: list[Document], written: Written) -> None:
