@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Completion, CorpusOfRun, Report
-from ingest.writing.stored_documents import Counts
+from ingest.writing.stored_documents import Counts, is_empty
 from ingest.writing.target import Target, open_target, own_name
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
@@ -37,10 +38,12 @@ from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import file_stem
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
-from opensearch_neural.index.record import NAMES, check_counted, read_record
+from opensearch_neural.index.record import NAMES, check_counted, read_record, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,8 @@ def prepare(
         extra={NAMES: corpus.named or None, **(build_record(job.index, job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )
+    if meta is not None:
+        target = _with_names(client, target, corpus)
     if job.alias:  # now, before hours of work, and once more at the swap
         warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
     if content.query is not None and content.meta.sparse is not None:
@@ -227,6 +232,34 @@ def prepare(
     vectorizer = for_index(content.vectorizer, target.meta, content.query)
     largest = NotingLargest(vectorizer, raising(client, target.index, target.meta))
     return PreparedJob(replace(content, vectorizer=largest), target, meta is None, largest)
+
+
+def _with_names(client: OpenSearch, target: Target, corpus: CorpusSource) -> Target:
+    """The target, after the names of fields that this ingest is given are recorded, if the index holds no other documents.
+
+    If it does, it keeps its names, and a warning says so of each that later documents will not be read by.
+    """
+    meta = target.meta
+    known = FieldNames.of_index(meta.names)
+    new = {part: name for part, name in corpus.named.items() if name != meta.names.get(part)}
+    if not new:
+        return target
+    if target.loading_corpus == corpus.name or is_empty(client, target.index):
+        meta = meta.with_extra(**{NAMES: {**meta.names, **new}})
+        write_record(client, target.index, meta)
+        return replace(target, meta=meta)
+    for part, name in new.items():
+        if name not in (names := getattr(known, part)):
+            log.warning(
+                "--%s-field %s is for this ingest alone: `osn documents`, and ingests without it, read the %s of documents "
+                "of %r as %s",
+                part,
+                name,
+                part,
+                target.index,
+                " or ".join(names),
+            )
+    return target
 
 
 def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, request: ModelRequest) -> Content:

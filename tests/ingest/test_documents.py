@@ -22,7 +22,8 @@ from fault_proxy import Fault, FaultProxy, Request
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, other_to_write, read_document
 from ingest.error_limit import TooManyErrors
-from ingest.job import run_job
+from ingest.job import Job, run_job
+from ingest.settings import Writing
 from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -157,6 +158,35 @@ def test_names_of_title_and_text_are_those_that_the_first_ingest_was_told(
         documents.update("4", {"text": None, "title": None})  # `body` does not become the text
     assert set(client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]) >= {"title", "text", "price"}
     assert "story" not in client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]
+
+
+def test_names_that_a_later_run_corrects_are_those_of_the_index(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index kept the names of a run that was interrupted, or of which no document was accepted."""
+
+    def named(settings: Job, **fields: str) -> Job:
+        return replace(settings, corpus=replace(settings.corpus, **fields))
+
+    both = [{"_id": str(number), "content": "short", "story": "limbs grow again"} for number in range(9)]
+    torn = write_jsonl(tmp_path / "a.jsonl", [*both, "torn"])
+    interrupted = job(torn, f"{index_name}-a", sparse="none", writing={"max_errors": 0})
+    with pytest.raises(TooManyErrors):
+        run_job(client, interrupted, show_progress=False)
+    refused = job(
+        write_jsonl(tmp_path / "b.jsonl", [{"_id": "1", "story": "limbs grow"}]), f"{index_name}-b", sparse="none"
+    )
+    assert run_job(client, refused, show_progress=False).documents == 0
+    for settings in (replace(interrupted, writing=Writing()), refused):
+        assert run_job(client, named(settings, text_field="story"), show_progress=False).documents > 0
+        documents = Documents(client, settings.index)
+        assert existing_record(client, settings.index).names == {"text": "story"} and not caplog.messages
+        documents.add([{"_id": "new", "story": "hearts heal", "content": "short"}])
+        assert documents.get("new") == Document("new", "hearts heal", fields={"content": "short"})
+    other = write_jsonl(tmp_path / "c.jsonl", [{"_id": "2", "tale": "hearts heal"}])
+    run_job(client, named(job(other, refused.index, sparse="none"), text_field="tale"), show_progress=False)
+    assert existing_record(client, refused.index).names == {"text": "story"}
+    assert f"read the text of documents of '{refused.index}' as text or story" in caplog.text
 
 
 def test_a_command_adds_documents_by_the_names_that_the_first_ingest_was_told(
