@@ -118,8 +118,8 @@ def _write(
         stack.enter_context(translate_errors())
         stack.enter_context(patience(job.writing.retry.patience))
         known = read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
-        usual_id = None if known is None or stored is not None else known.names.get("id")
-        place = stack.enter_context(spooled(corpus.path, client, id_field=corpus.id_field, usual_id=usual_id))
+        names = {} if known is None or stored is not None else known.names
+        place = stack.enter_context(spooled(corpus.path, client, id_field=corpus.id_field, usual_id=names.get("id")))
         check_whole(job, corpus, place)
         from_letters = is_dead_letter_file(Path(place))
         corpus_of_run = CorpusOfRun(
@@ -128,6 +128,9 @@ def _write(
             letters,
             letters_named=job.dead_letters is not None or from_letters,
             whole_documents=not from_letters,
+            whole=None
+            if from_letters or corpus.limit is not None
+            else FieldNames.of(FieldNames.of_index(names), **corpus.named),
         )
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
             prepared = prepare(client, job, corpus, stored, place)

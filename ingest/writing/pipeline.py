@@ -32,7 +32,7 @@ from ingest.writing.journal import Identity, Journal, WrittenBatch, journal_path
 from ingest.writing.stored_documents import Counts
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
-from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.progress import Progress
 
@@ -99,6 +99,9 @@ class CorpusOfRun:
     """Whether the caller named the dead-letter file. If not, a run that continues another one uses the other run's file."""
     whole_documents: bool = True
     """Whether the corpus has all passages of each document. Further passages in the index are removed."""
+    whole: FieldNames | None = None
+    """The field names in a corpus that is read to its end: letters of it that are superseded are removed from a dead-letter
+    file that the caller did not name. None: it is a part."""
 
 
 class Completion:
@@ -177,6 +180,8 @@ def ingest(
         without_rows = stored_documents.count_without_rows(client, target.index) if target.meta.forward_index else None
         targets.finish(client, target, merge=writing.merge, corpus_name=corpus.name)
         completion.when_complete(run.skipped)
+        if corpus.whole is not None and not corpus.letters_named:
+            letters.drop_superseded(run.files, verification.accepted, corpus.whole)
         run.journal.remove()
     finally:
         run.letters.close()
@@ -261,6 +266,8 @@ class _Run:
     """Documents that an earlier run wrote."""
     retries: int = 0
     """Requests that were sent again."""
+    files: set[str] = field(default_factory=set)
+    """The files of the records."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends the waiting of writers between attempts."""
 
@@ -347,6 +354,7 @@ class _Run:
 
         for item in everything(records, self.limit.too_many):
             items.append(item)
+            self.files.add(item.file or "")
             size += size_of(item)
             if full():
                 yield start, items
@@ -355,15 +363,18 @@ class _Run:
             yield start, items
 
     def _skip(self, earlier: WrittenBatch, items: list[Document | Rejected]) -> None:
-        """Skip a batch that an earlier run wrote; only the ids are remembered."""
+        """Skip a batch that an earlier run wrote; only the ids and the letters are remembered."""
         if digest(items) != earlier.digest:
             raise changed_corpus(earlier.start, earlier.end)
-        ids = [
-            item.id
-            for number, item in enumerate(items, earlier.start)
-            if isinstance(item, Document) and self.verification.ids.first(item.id, number) == number
-        ]
-        self.verification.refused_before.update(ids[place] for place in earlier.refused)
+        documents = []
+        for number, item in enumerate(items, earlier.start):
+            if isinstance(item, Document) and self.verification.ids.first(item.id, number) == number:
+                documents.append(item)
+            else:
+                self.letters.keep(item)
+        for place in earlier.refused:
+            self.letters.keep(documents[place])
+            self.verification.refused_before.add(documents[place].id)
         self.skipped += earlier.written
         self.written += earlier.written
         self.letter_count += earlier.letters

@@ -983,6 +983,44 @@ def test_14_a_run_that_continues_elsewhere_goes_on_with_its_letters(
     assert report.dead_letters.stat().st_mode & 0o077 == 0, "letters are the user's alone"
 
 
+def test_14_letters_of_documents_that_a_later_run_accepts_are_dropped(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Mended and ingested, they brought back the texts that the corpus had before."""
+    first, *others = records(60)
+    refused, unread = {**others[0], "year": "unknown"}, {**others[1], "sparse": "x"}
+    corpus = tmp_path / "d.jsonl"
+    settings = job(corpus, index_name, sparse="none")
+    of_other = job(write_jsonl(tmp_path / "other.jsonl", [first, unread]), index_name, sparse="none")
+    write_jsonl(corpus, [first, refused, unread, "torn"])
+    for each in (settings, of_other):
+        run(client, each)
+    file = Path(f"{index_name}.dead-letters.jsonl")
+    assert len(letters(file)) == 4
+    again = replace(settings, writing=replace(settings.writing, max_errors=1))
+    write_jsonl(corpus, [first, *others[:40], first, *others[40:], "cut", "cut"])
+    with pytest.raises(TooManyErrors):
+        run(client, again)
+    assert len(letters(file)) >= 4, "not before the end"
+    report = run(client, settings)
+    assert report.skipped and report.letters == 3
+    told = {
+        (Path(letter["file"]).name, letter.get("document", {}).get("_id"), letter.get("raw"))
+        for letter in letters(file)
+    }
+    assert told == {
+        ("d.jsonl", first["_id"], None),  # of a batch that was not written again
+        ("d.jsonl", None, "cut"),
+        ("d.jsonl", None, "torn"),  # whose id nobody knows
+        ("other.jsonl", None, json.dumps(unread)),
+    }
+    write_jsonl(corpus, [unread, first, *others[:3]])
+    part = replace(settings, corpus=replace(settings.corpus, limit=2))
+    for each, left in ((part, 6), (settings, 5)):  # there are two of `cut`
+        run(client, each)
+        assert len(letters(file)) == left
+
+
 def test_14_a_line_that_was_mended_wrongly_is_kept(client: Any, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": "rain"}, '{"_id": "b"'])
     first = run(client, job(corpus, index_name, sparse="none"))
