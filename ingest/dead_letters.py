@@ -47,8 +47,6 @@ EXIT_WITH_LETTERS = 3
 USUAL = FieldNames()
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
-# The most characters that are kept of a line that could not be read.
-RAW_LIMIT = 1 << 20
 
 
 class DeadLetters:
@@ -152,7 +150,7 @@ def _content(item: Document | Rejected) -> dict[str, Any]:
     """What a letter holds of a record: its place, and the document or the text."""
     content: dict[str, Any] = {"file": item.file, "line": item.line}
     content = {key: value for key, value in content.items() if value is not None}
-    return content | ({"document": item.record()} if isinstance(item, Document) else {"raw": item.raw[:RAW_LIMIT]})
+    return content | ({"document": item.record()} if isinstance(item, Document) else {"raw": item.raw})
 
 
 def _id_of(letter: dict[str, Any], names: FieldNames) -> str | None:
