@@ -295,12 +295,12 @@ class Documents:
             return [document]
         return list(split(document, self._tokenizer, passages.tokens, passages.stride))
 
-    def get(self, id: str) -> Document | None:
+    def get(self, id: str | int) -> Document | None:
         """The document as the index stores it; None if there is none."""
         return read_document(self.client, self.index, id)
 
     @translate_errors()
-    def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
+    def update(self, id: str | int, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
         """Change some fields of a document, and encode it again; a field given as None is removed. `a.b` is a field of the
         object `a`; `a` alone replaces the whole object.
 
@@ -312,6 +312,7 @@ class Documents:
 
         Raises InputError if there is no such document, or if the changed document is refused.
         """
+        id = str(id)
         with patience(self._policy.patience):
             for _ in range(CONFLICTS):
                 target = self._target()
@@ -320,7 +321,7 @@ class Documents:
                     raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
                 document, condition = stored
                 record = _with_changes(document.record(), self._in_index(changes, document))
-                if "_id" in changes and changes["_id"] != id:
+                if "_id" in changes and str(changes["_id"]) != id:
                     raise InputError(
                         "the id of a document cannot be changed", "add it with the new id, and delete the old document"
                     )
@@ -378,7 +379,7 @@ class Documents:
             raise InputError(f"{document.id}: {DROPPED}")
         return True
 
-    def delete(self, ids: Iterable[str]) -> int:
+    def delete(self, ids: Iterable[str | int]) -> int:
         """Delete documents, with all their passages; returns how many existed. Raises InputError for a single id."""
         with patience(self._policy.patience):
             return delete_documents(self.client, self.index, ids)
@@ -407,15 +408,15 @@ def other_to_write(encoded_for: IndexMeta, meta: IndexMeta) -> str | None:
 
 
 @translate_errors()
-def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
+def read_document(client: OpenSearch, index: str, id: str | int) -> Document | None:
     """The document as the index stores it; None if there is none. Its passages are joined again."""
     name, meta = existing_named_record(client, index)
-    stored = _read(client, name, meta, id)
+    stored = _read(client, name, meta, str(id))
     return None if stored is None else stored[0]
 
 
 @translate_errors()
-def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
+def delete_documents(client: OpenSearch, index: str, ids: Iterable[str | int]) -> int:
     """Delete documents, with all their passages; returns how many existed. No model is needed.
 
     Raises InputError for a single id, whose letters would each be taken for one, ClusterError for an index that is not
@@ -427,7 +428,8 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     _refuse_loading(index, meta)
     segments.refresh(client, index)
     deleted = 0
-    for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):
+    given = (str(id) for id in ids if id is not None)
+    for part in stored_documents.by_thousands(dict.fromkeys(id for id in given if id)):
         if meta.passages is None:
             deleted += stored_documents.delete_by_query(client, index, {"ids": {"values": part}})
             continue
@@ -450,13 +452,13 @@ def _refuse_loading(index: str, meta: IndexMeta) -> None:
 
 
 def _refuse_single(several: object) -> None:
-    if isinstance(several, str | Mapping):
+    if isinstance(several, str | int | Mapping):
         raise InputError(f"expected a list, found a single one: {str(several)[:80]!r}", "write it in a list")
 
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
     """(document, parameters of a write that fails if the document has changed)."""
-    if not id or unfit_id(str(id)):  # no document has such an id, and OpenSearch cannot be asked for it
+    if unfit_id(id):  # no document has such an id, and OpenSearch cannot be asked for it
         return None
     if meta.passages is not None:
         return _join(client, index, id)

@@ -440,6 +440,18 @@ def test_one_that_is_not_in_a_list_is_refused_and_changes_nothing(client: Any, i
     assert sorted(snapshot(client, index_name)) == ["1", "17", "7"]
 
 
+def test_whole_numbers_are_ids_as_in_a_corpus(client: Any, index_name: str, tmp_path: Path) -> None:
+    """`add` took them, and `delete([0])` left the document."""
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", records(3)), index_name), show_progress=False)
+    documents = Documents(client, index_name)
+    documents.add([{"_id": number, "text": "rain"} for number in (0, 1)])
+    assert documents.update(0, {"_id": 0, "text": "sun"}).id == "0"
+    assert documents.get(0) == Document("0", "sun")
+    assert documents.delete([0, "1", "0"]) == 2 and len(snapshot(client, index_name)) == 3
+    with pytest.raises(InputError, match="expected a list, found a single one: '0'"):
+        documents.delete(0)  # type: ignore[arg-type]
+
+
 def test_an_index_that_is_not_complete_takes_no_changes(client: Any, index_name: str, tmp_path: Path) -> None:
     """They were acknowledged, and undone by the ingest that was continued."""
     settings = job(write_jsonl(tmp_path / "d.jsonl", [*records(60), *["torn"] * 9]), index_name)
