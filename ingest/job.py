@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.corpus import CorpusSource, everything, ignore, spooled
+from ingest.corpus import CorpusSource, Records, everything, ignore, spooled
 from ingest.corpus_from_index import PARTS, is_index, long_fields, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
@@ -37,7 +38,7 @@ from opensearch_neural.cluster.patience import patience
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import file_stem
-from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
+from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, FLAT_OBJECTS, read_field_mappings
 from opensearch_neural.index.record import NAMES, check_counted, read_record, write_record
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ def prepare(
             read_by_model=stored is not None or job.models.encoding,
         )
         fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
+    else:
+        fields |= _new_longs(client, job.index, records, fields, corpus.named)
     request = ModelRequest(job.models, meta, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
     if meta is None:
@@ -235,6 +238,31 @@ def prepare(
     vectorizer = for_index(content.vectorizer, target.meta, content.query)
     largest = NotingLargest(vectorizer, raising(client, target.index, target.meta))
     return PreparedJob(replace(content, vectorizer=largest), target, meta is None, largest)
+
+
+def _new_longs(
+    client: OpenSearch, index: str, records: Records, fields: Mapping[str, Any], named: Mapping[str, str]
+) -> dict[str, Any]:
+    """{field: its mapping} of fields that an existing index lacks, and whose whole numbers a double does not tell apart.
+
+    It warns of values of such fields as for a new index.
+    fields: the mappings of `--mapping`. named: {part of a document: the field that was named for it}
+    """
+    (answer,) = client.indices.get_mapping(index=index).values()
+    mappings = answer["mappings"]
+    mapped: set[str] = set()
+    objects: set[str] = set()
+    open_objects({**mappings.get("properties", {}), **fields}, mapped=mapped, objects=objects)
+    longs = check_fields(
+        records(ignore),
+        mapped=mapped,
+        objects=objects,
+        limit=sys.maxsize,  # the cluster counts fields itself
+        flat_objects=any(FLAT_OBJECTS[0] in template for template in mappings.get("dynamic_templates", ())),
+        named=named,
+    )
+    # An index template may say that other fields are not mapped.
+    return {} if mappings.get("dynamic") in ("false", "strict") else {name: {"type": "long"} for name in longs}
 
 
 def _with_names(client: OpenSearch, target: Target, corpus: CorpusSource) -> Target:

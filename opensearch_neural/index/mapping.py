@@ -16,7 +16,7 @@ One index holds everything about a document, so that one request can combine it:
 The caller's own fields are mapped as `--mapping` says; plain fields of an index that is the corpus, as they are mapped
 there. All others are mapped when first seen: strings as keywords, so that they can be filtered and counted; ISO dates as
 dates; every number as a double, because the first price may be 10 and the next 10.99. Whole numbers that a double does not
-tell apart, such as ids of 64 bits, are longs if they occur in the first records of a new index. Objects get the type
+tell apart, such as ids of 64 bits, are longs if they occur in the first records of an ingest. Objects get the type
 flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
