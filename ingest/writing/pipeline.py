@@ -372,9 +372,7 @@ class _Run:
                 documents.append(item)
             else:
                 self.letters.keep(item)
-        for place in earlier.refused:
-            self.letters.keep(documents[place])
-            self.verification.refused_before.add(documents[place].id)
+        self.verification.refused_before.update(documents[place].id for place in earlier.refused)
         self.skipped += earlier.written
         self.written += earlier.written
         self.letter_count += earlier.letters

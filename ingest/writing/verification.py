@@ -54,8 +54,11 @@ class Verification:
         return len(self.ids) - len(self._refused)
 
     def accepted(self, id: str) -> bool:
-        """Whether the corpus has a document or a first passage of this id, and OpenSearch did not refuse it."""
-        return any(each in self.ids and each not in self._refused for each in (id, f"{id}#0001"))
+        """Whether the corpus has a document or a first passage of this id, and OpenSearch took it."""
+        return any(
+            each in self.ids and each not in self._refused and each not in self.refused_before
+            for each in (id, f"{id}#0001")
+        )
 
     def refuse(self, ids: Sequence[str]) -> None:
         """Note documents that were rejected.

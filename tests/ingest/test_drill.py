@@ -737,6 +737,7 @@ def test_09_what_an_interrupted_run_could_not_write_and_is_taken_now_is_counted(
         client.ingest.delete_pipeline(id=index_name)
     report = run(client, settings)
     assert (report.documents, report.letters, report.dead_letters) == (60, 0, None)
+    assert not letters(Path(f"{index_name}.dead-letters.jsonl")), "which would be ingested once more"
     assert report.others == (0 if remove_others else 20)
     assert len(snapshot(client, index_name)) == 60 + report.others
     assert "had acknowledged" not in caplog.text
