@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.corpus.text_files import open_binary
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.locks import hold, is_held
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -229,6 +231,20 @@ def _named(records: Records, place: str, name: str) -> Records:
     return read
 
 
+COPY = "osn-corpus-"
+"""How the names of copied corpora begin."""
+NEW_SECONDS = 5.0
+"""A copy that was changed within this time may not be locked yet."""
+
+
+def _remove_abandoned_copies() -> None:
+    """Remove the copies of processes that were killed: each is as large as its corpus."""
+    for copy in Path(tempfile.gettempdir()).glob(f"{COPY}*"):
+        with suppress(OSError):
+            if time.time() - copy.stat().st_mtime > NEW_SECONDS and not is_held(copy):
+                copy.unlink()
+
+
 @contextmanager
 def spooled(
     corpus: str, client: OpenSearch | None = None, *, id_field: str | None = None, usual_id: str | None = None
@@ -236,7 +252,7 @@ def spooled(
     """A place where the corpus can be read more than once.
 
     Standard input, a pipe, or an index of `client`'s cluster is copied to a temporary file. Raises InputError for an index
-    without a client, and if the temporary folder is full.
+    without a client, and if the temporary folder is full. Copies that killed processes left there are removed.
 
     id_field: the field that was named for ids; an index's documents then have no `_id` beside it
     usual_id: the field that was named when the index to be written was made: documents that have it have no `_id` beside it
@@ -247,7 +263,10 @@ def spooled(
     is_pipe = corpus != "-" and not is_index(corpus)
     copied = False
     try:
-        with tempfile.NamedTemporaryFile(suffix="".join(Path(corpus).suffixes) if is_pipe else ".jsonl") as file:
+        _remove_abandoned_copies()
+        suffix = "".join(Path(corpus).suffixes) if is_pipe else ".jsonl"
+        with tempfile.NamedTemporaryFile(prefix=COPY, suffix=suffix) as file:
+            hold(file)
             place = file.name
             if corpus == "-":
                 shutil.copyfileobj(sys.stdin.buffer, file)

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,8 +47,6 @@ EXIT_WITH_LETTERS = 3
 USUAL = FieldNames()
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
-# The most characters that are kept of a line that could not be read.
-RAW_LIMIT = 1 << 20
 
 
 class DeadLetters:
@@ -91,14 +89,7 @@ class DeadLetters:
         letter: dict[str, Any] = {"dead_letter": 1, "reason": reason}
         if status is not None:
             letter["status"] = status
-        if item.file is not None:
-            letter["file"] = item.file
-        if item.line is not None:
-            letter["line"] = item.line
-        if isinstance(item, Document):
-            letter["document"] = item.record()
-        else:
-            letter["raw"] = item.raw[:RAW_LIMIT]
+        letter |= _content(item)
         content = _content_digest(letter)
         if content in self._added:
             return
@@ -107,6 +98,29 @@ class DeadLetters:
         if before != _said(letter):
             self._outdated |= before is not None
             self._waiting.append(json.dumps(letter, default=str) + "\n")
+
+    def keep(self, item: Document | Rejected) -> None:
+        """Note that a letter of the continued run is one of this run's, too."""
+        self._added.add(_content_digest(_content(item)))
+
+    def drop_superseded(self, files: Collection[str], accepted: Callable[[str], bool], names: FieldNames) -> None:
+        """Remove letters of earlier runs whose documents are accepted now: mended, they would bring their old texts back.
+
+        To be called when all records were read. Letters of this run stay, and texts in which no id can be read.
+        files: the files of the records. accepted: whether a document of this id was. names: the field names in the records
+        """
+        self.sync()
+
+        def superseded(letter: dict[str, Any]) -> bool:
+            if letter.get("file") not in files or _content_digest(letter) in self._added:
+                return False
+            id = _id_of(letter, names)
+            return id is not None and accepted(id)
+
+        if self.path.exists() and any(map(superseded, letters_of(self.path))):
+            with locked(self.path.resolve()):
+                _keep_last(self.path.resolve(), superseded)
+            self._outdated = False
 
     def close(self) -> None:
         """Write the letters so far, and remove those whose document has a later letter, with another reason."""
@@ -132,6 +146,30 @@ class DeadLetters:
         self._waiting.clear()
 
 
+def _content(item: Document | Rejected) -> dict[str, Any]:
+    """What a letter holds of a record: its place, and the document or the text."""
+    content: dict[str, Any] = {"file": item.file, "line": item.line}
+    content = {key: value for key, value in content.items() if value is not None}
+    return content | ({"document": item.record()} if isinstance(item, Document) else {"raw": item.raw})
+
+
+def _id_of(letter: dict[str, Any], names: FieldNames) -> str | None:
+    """The id of a letter's document, whatever else is wrong with it. names: the field names in a text that was not read"""
+    record = letter.get("document")
+    if record is None:
+        try:
+            record = json.loads(letter["raw"]) if isinstance(letter["raw"], str) else letter["raw"]
+        except (ValueError, RecursionError):
+            return None
+    else:
+        names = USUAL
+    if not isinstance(record, dict):
+        return None
+    record = names.lifted(record)
+    name = names.find(record, "id")
+    return None if name is None else str(record[name])
+
+
 def _content_digest(letter: dict[str, Any]) -> bytes:
     """The same for two letters of one document, or of one text that could not be read."""
     content = letter.get("document", letter.get("raw"))
@@ -142,8 +180,9 @@ def _said(letter: dict[str, Any]) -> tuple[Any, Any]:
     return letter.get("reason"), letter.get("status")
 
 
-def _keep_last(path: Path) -> None:
-    """Remove the letters whose document has a later letter. Other lines stay. A reader sees the old file or the new one."""
+def _keep_last(path: Path, superseded: Callable[[dict[str, Any]], bool] = lambda letter: False) -> None:
+    """Remove the letters whose document has a later letter, and superseded ones. Other lines stay, and a file without any is
+    removed. A reader sees the old file or the new one."""
     last: dict[bytes, int] = {}
     former: set[int] = set()
     with path.open("rb") as file:
@@ -155,12 +194,17 @@ def _keep_last(path: Path) -> None:
             if content in last:
                 former.add(last[content])
             last[content] = number
+            if superseded(letter):
+                former.add(number)
     with tempfile.TemporaryDirectory(prefix=".dead-letters-", dir=path.parent) as temporary:
         beside = Path(temporary) / "kept"
         with path.open("rb") as file, beside.open("wb") as kept:
             kept.writelines(line for number, line in enumerate(file) if number not in former)
             kept.flush()
             os.fsync(kept.fileno())
+        if not beside.stat().st_size:
+            path.unlink()
+            return
         shutil.copymode(path, beside)
         beside.replace(path)
 

@@ -44,6 +44,7 @@ from opensearch_neural.corpus.documents import (
 from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError, OsnError
 from opensearch_neural.index import segments
+from opensearch_neural.index.hidden_index import LARGEST
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, documents_of, existing_named_record, existing_record
 from opensearch_neural.index.shard_documents import SHARD_DOCUMENTS, keep_shard_documents
@@ -145,8 +146,8 @@ class Documents:
             prune=Pruning.parse(meta.prune) if meta.prune else None,
         )
         self._vectorizer = NotingLargest(self._encoders)
-        self._raised: tuple[str, str | None] | None = None
-        """(the index whose largest weights are raised, how its postings are pruned)"""
+        self._raised: tuple[str, str | None, str | None] | None = None
+        """(OpenSearch's id of the index, id of its largest weights, which are raised, how its postings are pruned)"""
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.quantized, None)
             if meta.passages
@@ -194,7 +195,8 @@ class Documents:
         """Write documents; a document replaces the one with the same id. Mappings are records as in a corpus.
 
         refresh: whether searches find them when this returns.
-        Raises ClusterError if the cluster does not accept them within `patience` seconds, InputError for a single document.
+        Raises ClusterError if the cluster does not accept them within `patience` seconds, or if the index is not complete;
+        InputError for a single document.
         """
         _refuse_single(documents)
         written = Written()
@@ -231,19 +233,21 @@ class Documents:
     def _target(self) -> Target:
         """The index to write; an alias may now name another index than when this was opened.
 
-        Raises ModelError if that index was written with other models or settings.
+        Raises ModelError if that index was written with other models or settings, ClusterError if it is not complete.
         """
         target = targets.existing_target(self.client, self.index)
         name, meta = target.index, target.meta
+        _refuse_loading(name, meta)
         if other := other_to_write(self.meta, meta):
             raise ModelError(
                 f"{self.index!r} names {name!r} now, which was written with {other}", "open Documents again"
             )
-        if self._raised != (name, meta.prune_postings) or self._vectorizer.larger is None:
+        raised = (target.uuid, meta.extra.get(LARGEST), meta.prune_postings)
+        if self._raised != raised or self._vectorizer.larger is None:
             query = None if self._encoders.sparse is None else self._encoders.sparse.query
             vectorizer = for_index(self._encoders, meta, query)
             self._vectorizer = NotingLargest(vectorizer, raising(self.client, name, meta))
-            self._raised = (name, meta.prune_postings)
+            self._raised = raised
         return target
 
     def _write(self, documents: list[Document], written: Written) -> None:
@@ -291,12 +295,12 @@ class Documents:
             return [document]
         return list(split(document, self._tokenizer, passages.tokens, passages.stride))
 
-    def get(self, id: str) -> Document | None:
+    def get(self, id: str | int) -> Document | None:
         """The document as the index stores it; None if there is none."""
         return read_document(self.client, self.index, id)
 
     @translate_errors()
-    def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
+    def update(self, id: str | int, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
         """Change some fields of a document, and encode it again; a field given as None is removed. `a.b` is a field of the
         object `a`; `a` alone replaces the whole object.
 
@@ -308,6 +312,7 @@ class Documents:
 
         Raises InputError if there is no such document, or if the changed document is refused.
         """
+        id = str(id)
         with patience(self._policy.patience):
             for _ in range(CONFLICTS):
                 target = self._target()
@@ -316,7 +321,7 @@ class Documents:
                     raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
                 document, condition = stored
                 record = _with_changes(document.record(), self._in_index(changes, document))
-                if "_id" in changes and changes["_id"] != id:
+                if "_id" in changes and str(changes["_id"]) != id:
                     raise InputError(
                         "the id of a document cannot be changed", "add it with the new id, and delete the old document"
                     )
@@ -374,7 +379,7 @@ class Documents:
             raise InputError(f"{document.id}: {DROPPED}")
         return True
 
-    def delete(self, ids: Iterable[str]) -> int:
+    def delete(self, ids: Iterable[str | int]) -> int:
         """Delete documents, with all their passages; returns how many existed. Raises InputError for a single id."""
         with patience(self._policy.patience):
             return delete_documents(self.client, self.index, ids)
@@ -403,25 +408,28 @@ def other_to_write(encoded_for: IndexMeta, meta: IndexMeta) -> str | None:
 
 
 @translate_errors()
-def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
+def read_document(client: OpenSearch, index: str, id: str | int) -> Document | None:
     """The document as the index stores it; None if there is none. Its passages are joined again."""
     name, meta = existing_named_record(client, index)
-    stored = _read(client, name, meta, id)
+    stored = _read(client, name, meta, str(id))
     return None if stored is None else stored[0]
 
 
 @translate_errors()
-def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
+def delete_documents(client: OpenSearch, index: str, ids: Iterable[str | int]) -> int:
     """Delete documents, with all their passages; returns how many existed. No model is needed.
 
-    Raises InputError for a single id, whose letters would each be taken for one.
+    Raises InputError for a single id, whose letters would each be taken for one, ClusterError for an index that is not
+    complete.
     """
     _refuse_single(ids)
     # As documents are added: the filter or routing of an alias would hide some, and leave them.
     index, meta = existing_named_record(client, index)
+    _refuse_loading(index, meta)
     segments.refresh(client, index)
     deleted = 0
-    for part in stored_documents.by_thousands(dict.fromkeys(id for id in ids if id)):
+    given = (str(id) for id in ids if id is not None)
+    for part in stored_documents.by_thousands(dict.fromkeys(id for id in given if id)):
         if meta.passages is None:
             deleted += stored_documents.delete_by_query(client, index, {"ids": {"values": part}})
             continue
@@ -433,14 +441,24 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     return deleted
 
 
+def _refuse_loading(index: str, meta: IndexMeta) -> None:
+    """Raise ClusterError for an index that is not complete: its ingest would undo at its end what is changed meanwhile."""
+    if meta.loading is not None:
+        raise ClusterError(
+            f"the index {index!r} is not complete: {meta.loading} is being written into it, or that was interrupted, and at "
+            "its end the ingest removes what is not in that corpus",
+            f"run the same `osn ingest` again if it was interrupted, or accept the index with `osn index finish {index}`",
+        )
+
+
 def _refuse_single(several: object) -> None:
-    if isinstance(several, str | Mapping):
+    if isinstance(several, str | int | Mapping):
         raise InputError(f"expected a list, found a single one: {str(several)[:80]!r}", "write it in a list")
 
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
     """(document, parameters of a write that fails if the document has changed)."""
-    if not id or unfit_id(str(id)):  # no document has such an id, and OpenSearch cannot be asked for it
+    if unfit_id(id):  # no document has such an id, and OpenSearch cannot be asked for it
         return None
     if meta.passages is not None:
         return _join(client, index, id)

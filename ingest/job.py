@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.corpus import CorpusSource, everything, ignore, spooled
+from ingest.corpus import CorpusSource, Records, everything, ignore, spooled
 from ingest.corpus_from_index import PARTS, is_index, long_fields, mappings_of, plain_fields, warn_of_queries
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
@@ -28,7 +30,7 @@ from ingest.versions.tunings import carry_tunings
 from ingest.writing import pipeline
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Completion, CorpusOfRun, Report
-from ingest.writing.stored_documents import Counts
+from ingest.writing.stored_documents import Counts, is_empty
 from ingest.writing.target import Target, open_target, own_name
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
@@ -36,11 +38,13 @@ from opensearch_neural.cluster.patience import patience
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import file_stem
-from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
-from opensearch_neural.index.record import NAMES, check_counted, read_record
+from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, FLAT_OBJECTS, read_field_mappings
+from opensearch_neural.index.record import NAMES, check_counted, read_record, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,8 @@ def _write(
         stack.enter_context(translate_errors())
         stack.enter_context(patience(job.writing.retry.patience))
         known = read_record(client, job.index)  # refuses a pattern, and an index that `osn` did not write
-        usual_id = None if known is None or stored is not None else known.names.get("id")
-        place = stack.enter_context(spooled(corpus.path, client, id_field=corpus.id_field, usual_id=usual_id))
+        names = {} if known is None or stored is not None else known.names
+        place = stack.enter_context(spooled(corpus.path, client, id_field=corpus.id_field, usual_id=names.get("id")))
         check_whole(job, corpus, place)
         from_letters = is_dead_letter_file(Path(place))
         corpus_of_run = CorpusOfRun(
@@ -125,6 +129,9 @@ def _write(
             letters,
             letters_named=job.dead_letters is not None or from_letters,
             whole_documents=not from_letters,
+            whole=None
+            if from_letters or corpus.limit is not None
+            else FieldNames.of(FieldNames.of_index(names), **corpus.named),
         )
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
             prepared = prepare(client, job, corpus, stored, place)
@@ -201,6 +208,8 @@ def prepare(
             read_by_model=stored is not None or job.models.encoding,
         )
         fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
+    else:
+        fields |= _new_longs(client, job.index, records, fields, corpus.named)
     request = ModelRequest(job.models, meta, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
     if meta is None:
@@ -217,9 +226,11 @@ def prepare(
         fields=fields,
         flat_objects=flat_objects,
         longs=longs,
-        extra={NAMES: corpus.named or None, **(build_record(job.alias, corpus.name) if job.alias else {})},
+        extra={NAMES: corpus.named or None, **(build_record(job.index, job.alias, corpus.name) if job.alias else {})},
         patience=min(60.0, job.writing.retry.patience),
     )
+    if meta is not None:
+        target = _with_names(client, target, corpus)
     if job.alias:  # now, before hours of work, and once more at the swap
         warn_of_running(client, serving_index(client, job.alias), target.meta, target.index)
     if content.query is not None and content.meta.sparse is not None:
@@ -227,6 +238,59 @@ def prepare(
     vectorizer = for_index(content.vectorizer, target.meta, content.query)
     largest = NotingLargest(vectorizer, raising(client, target.index, target.meta))
     return PreparedJob(replace(content, vectorizer=largest), target, meta is None, largest)
+
+
+def _new_longs(
+    client: OpenSearch, index: str, records: Records, fields: Mapping[str, Any], named: Mapping[str, str]
+) -> dict[str, Any]:
+    """{field: its mapping} of fields that an existing index lacks, and whose whole numbers a double does not tell apart.
+
+    It warns of values of such fields as for a new index.
+    fields: the mappings of `--mapping`. named: {part of a document: the field that was named for it}
+    """
+    (answer,) = client.indices.get_mapping(index=index).values()
+    mappings = answer["mappings"]
+    mapped: set[str] = set()
+    objects: set[str] = set()
+    open_objects({**mappings.get("properties", {}), **fields}, mapped=mapped, objects=objects)
+    longs = check_fields(
+        records(ignore),
+        mapped=mapped,
+        objects=objects,
+        limit=sys.maxsize,  # the cluster counts fields itself
+        flat_objects=any(FLAT_OBJECTS[0] in template for template in mappings.get("dynamic_templates", ())),
+        named=named,
+    )
+    # An index template may say that other fields are not mapped.
+    return {} if mappings.get("dynamic") in ("false", "strict") else {name: {"type": "long"} for name in longs}
+
+
+def _with_names(client: OpenSearch, target: Target, corpus: CorpusSource) -> Target:
+    """The target, after the names of fields that this ingest is given are recorded, if the index holds no other documents.
+
+    If it does, it keeps its names, and a warning says so of each that later documents will not be read by.
+    """
+    meta = target.meta
+    known = FieldNames.of_index(meta.names)
+    new = {part: name for part, name in corpus.named.items() if name != meta.names.get(part)}
+    if not new:
+        return target
+    if target.loading_corpus == corpus.name or is_empty(client, target.index):
+        meta = meta.with_extra(**{NAMES: {**meta.names, **new}})
+        write_record(client, target.index, meta)
+        return replace(target, meta=meta)
+    for part, name in new.items():
+        if name not in (names := getattr(known, part)):
+            log.warning(
+                "--%s-field %s is for this ingest alone: `osn documents`, and ingests without it, read the %s of documents "
+                "of %r as %s",
+                part,
+                name,
+                part,
+                target.index,
+                " or ".join(names),
+            )
+    return target
 
 
 def _content(job: Job, corpus: CorpusSource, stored: StoredVectors | None, request: ModelRequest) -> Content:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any, TextIO
 
 if sys.platform != "win32":
     import fcntl
@@ -79,3 +79,22 @@ def locked(made: Path, *, wait: bool = True, done: Path | None = None) -> Iterat
             yield True
         finally:
             file.unlink(missing_ok=True)
+
+
+def hold(file: IO[Any]) -> None:
+    """Lock an open file until it is closed, or its process ends: `is_held` sees it."""
+    if sys.platform != "win32":
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds the file; True also if that cannot be known."""
+    if sys.platform == "win32":
+        return True
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False

@@ -118,9 +118,10 @@ def _show(report: Report) -> None:
     if report.skipped:
         print(f"{report.skipped} of them were written by the interrupted run")
     if report.others:
+        which = "of rejected records, of other corpora" if report.letters else "of other corpora"
+        when = " once no record is rejected" if report.letters else ""
         print(
-            f"it holds {report.others} other {unit}, of other corpora or no longer in this one; --remove-others "
-            "removes them"
+            f"it holds {report.others} other {unit}, {which} or no longer in this one; --remove-others removes them{when}"
         )
     if report.without_tokens:
         print(

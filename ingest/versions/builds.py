@@ -3,8 +3,10 @@
 `docs` is an alias of `docs-20260314-150926`. The next build is another index; searches see it only when it is complete, and
 then all at once. Its `_meta.osn.build` records the build and the index that it replaced:
 
-    {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
+    {"index": "docs-20260314-150926", "alias": "docs", "corpus": "/data/docs.jsonl",
+     "replaced": "docs-20260201-091500", "swapped": true}
 
+`index` is its own name: a clone, a restore under another name or a copy of the mapping has the record, too, and is no build.
 `replaced` is written before the swap and `swapped` after it: the same command continues from any interruption. `waits` is
 there if the build was finished with `--no-swap`, or by `osn index finish`: others may have written into it since, so no
 ingest continues it.
@@ -15,6 +17,7 @@ ingest continues it.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -80,12 +83,25 @@ def versions(client: OpenSearch, alias: str, *, closed: bool = False) -> list[Ve
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed" if closed else "open"}
     for name, index in client.indices.get(index=f"{alias}-*", params=which).items():
         meta = record_in(index["mappings"], name)
-        if meta is None or meta.build.get("alias") != alias:
+        if meta is None or alias_of_build(name, meta) != alias:
             continue
         created = int(index["settings"]["index"]["creation_date"])
         others = [other for other in targets.aliases_of_users(index["aliases"]) if other != alias]
         builds.append(Version(name, created, name in serving, meta, tuple(others)))
     return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
+
+
+def alias_of_build(index: str, meta: IndexMeta | None) -> str | None:
+    """The alias that the index is a build of; None for a copy of a build, and for any other index.
+
+    Records of earlier versions lack the build's own name, which had a date and a time.
+    """
+    build = {} if meta is None else meta.build
+    alias, own = build.get("alias"), build.get("index")
+    if alias is None:
+        return None
+    dated = rf"{re.escape(alias)}-\d{{8}}-\d{{6}}(-\d+)?"
+    return alias if own == index or (own is None and re.fullmatch(dated, index)) else None
 
 
 @translate_errors()
@@ -199,8 +215,8 @@ def note_waiting(client: OpenSearch, index: str) -> None:
     write_record(client, index, meta.with_extra(build={**meta.build, "waits": True}))
 
 
-def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
-    return {"build": {"alias": alias, "corpus": corpus_name, "swapped": False}}
+def build_record(index: str, alias: str, corpus_name: str) -> dict[str, Any]:
+    return {"build": {"index": index, "alias": alias, "corpus": corpus_name, "swapped": False}}
 
 
 @translate_errors()
@@ -223,13 +239,13 @@ def serve(
     _refuse_incomplete(client, index)
     _wait_for_replicas(client, index, patience)
     still_ours()
-    meta = existing_record(client, index)  # others may have stored something meanwhile
+    meta = record_if_ours(client, index)  # others may have stored something meanwhile
     previous = serving_index(client, alias)
-    if not meta.build.get("swapped") and previous != index:
+    if meta is not None and not meta.build.get("swapped") and previous != index:
         write_record(client, index, meta.with_extra(build={**meta.build, "alias": alias, "replaced": previous}))
     if previous is not None and previous != index:
         _note_swapped(client, previous)  # a kill may have prevented this before
-        warn_of_running(client, previous, meta, index)
+        warn_of_running(client, previous, meta or IndexMeta(), index)
     _name(client, alias, index, previous)
     _note_swapped(client, index)
     return previous if previous != index else None
@@ -245,7 +261,7 @@ def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> N
     from opensearchpy.exceptions import TransportError
 
     if previous is None:
-        definition = existing_record(client, index).build.get(targets.ALIAS_SAYS, {})
+        definition = build_of(client, index).get(targets.ALIAS_SAYS, {})
     else:
         serving = client.indices.get_alias(name=alias)
         if previous not in serving:
@@ -273,7 +289,7 @@ def _of_template(client: OpenSearch, alias: str, index: str, previous: str | Non
     swap; later a person may have removed them. An alias that names the build already stays as it is: a person put it there.
     An alias that has builds of its own is left alone, whatever a template says: it serves one of these.
     """
-    build = existing_record(client, index).build
+    build = build_of(client, index)
     of_template = {other: says for other, says in build.get(targets.TEMPLATE_ALIASES, {}).items() if other != alias}
     (answer,) = client.indices.get_alias(index=index).values()  # `index` may be an alias
     here = answer["aliases"]
@@ -315,8 +331,8 @@ def _has_builds(client: OpenSearch, alias: str) -> bool:
     """Whether there are builds of an alias, also closed ones or such that never served. False if the user may not ask."""
     which = {"allow_no_indices": "true", "expand_wildcards": "open,closed"}
     mappings = allowed(lambda: client.indices.get_mapping(index=f"{alias}-*", params=which)) or {}
-    metas = (record_in(answer["mappings"], name) for name, answer in mappings.items())
-    return any(meta is not None and meta.build.get("alias") == alias for meta in metas)
+    metas = {name: record_in(answer["mappings"], name) for name, answer in mappings.items()}
+    return any(alias_of_build(name, meta) == alias for name, meta in metas.items())
 
 
 def record_if_ours(client: OpenSearch, index: str) -> IndexMeta | None:
@@ -388,7 +404,9 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
         if to is None:
             raise ClusterError(f"{present} replaced no other index", _earlier_builds(client, alias))
     if not client.indices.exists(index=to):
-        raise ClusterError(f"the index {to!r}, which {alias!r} named before, was deleted")
+        raise ClusterError(
+            f"the index {to!r}, which {alias!r} named before, was deleted", _earlier_builds(client, alias)
+        )
     _refuse_others(client, alias, to)
     check_can_serve(client, alias, to)
     serve(client, alias, to, patience=0)
@@ -397,7 +415,7 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
 
 def _refuse_others(client: OpenSearch, alias: str, index: str) -> None:
     """Raise InputError for an index that is no build of the alias, unless a build of it replaced that index."""
-    of = build_of(client, index).get("alias")
+    of = alias_of_build(index, record_if_ours(client, index))
     builds = [] if of == alias else versions(client, alias, closed=True)
     if of == alias or any(version.meta.build.get("replaced") == index for version in builds):
         return
@@ -423,7 +441,8 @@ def check_can_serve(client: OpenSearch, alias: str, index: str) -> None:
 
 
 def _refuse_incomplete(client: OpenSearch, index: str) -> None:
-    if targets.LOADING in existing_record(client, index).extra:
+    meta = record_if_ours(client, index)
+    if meta is not None and meta.loading is not None:
         raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingest.versions.builds import note_waiting, versions
+from ingest.versions.builds import alias_of_build, note_waiting, versions
 from ingest.writing import target as targets
 from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index import hidden_index, segments
-from opensearch_neural.index.record import existing_record, refuse_pattern
+from opensearch_neural.index.record import existing_named_record, existing_record, refuse_pattern
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -33,7 +33,7 @@ def finish(client: OpenSearch, name: str) -> str:
             "run its `osn ingest` again, which continues where it stopped; or delete the index with `osn index abort`",
         )
     targets.finish(client, targets.existing_target(client, index), merge=False)
-    alias = meta.build.get("alias")
+    alias = alias_of_build(index, meta)
     if alias is not None and index in _never_served(client, alias, closed=False):
         note_waiting(client, index)
     segments.refresh(client, index)
@@ -76,9 +76,8 @@ def _unfinished(client: OpenSearch, name: str, *, closed: bool) -> tuple[str, bo
     waiting = _never_served(client, name, closed) if _is_alias(client, name) else []
     if len(waiting) > 1:
         raise InputError(f"{name!r} has {len(waiting)} builds that never served", f"name one: {', '.join(waiting)}")
-    index = waiting[0] if waiting else targets.own_name(client, name)
-    meta = existing_record(client, index)
-    alias = meta.build.get("alias")
+    index, meta = existing_named_record(client, waiting[0] if waiting else name)
+    alias = alias_of_build(index, meta)
     never_served = alias is not None and index in _never_served(client, alias, closed)
     was_complete = meta.loading is None and not never_served
     if was_complete and meta.unfinished is None:

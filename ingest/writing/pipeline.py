@@ -32,7 +32,7 @@ from ingest.writing.journal import Identity, Journal, WrittenBatch, journal_path
 from ingest.writing.stored_documents import Counts
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
-from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.progress import Progress
 
@@ -99,6 +99,9 @@ class CorpusOfRun:
     """Whether the caller named the dead-letter file. If not, a run that continues another one uses the other run's file."""
     whole_documents: bool = True
     """Whether the corpus has all passages of each document. Further passages in the index are removed."""
+    whole: FieldNames | None = None
+    """The field names in a corpus that is read to its end: letters of it that are superseded are removed from a dead-letter
+    file that the caller did not name. None: it is a part."""
 
 
 class Completion:
@@ -143,7 +146,7 @@ def ingest(
     """
     completion = completion or Completion()
     journal, letters = _open_records(target, content, corpus, restart=writing.restart)
-    alone = alone or target.loading_corpus == corpus.name or writing.remove_others
+    alone = alone or target.loading_corpus == corpus.name
     if "empty_at_first" not in journal.notes:
         # Batches without notes come from an older version: it is unknown whether the index was empty before them.
         empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
@@ -163,6 +166,8 @@ def ingest(
         run.retries += retries
         run.letter_count -= in_index - run.written  # of what an interrupted run could not write some may be taken now
         run.written = in_index
+        if writing.remove_others and not alone:
+            verification.remove_others(run.unread)
         try:
             completion.when_written()
         except OsnError:
@@ -175,6 +180,8 @@ def ingest(
         without_rows = stored_documents.count_without_rows(client, target.index) if target.meta.forward_index else None
         targets.finish(client, target, merge=writing.merge, corpus_name=corpus.name)
         completion.when_complete(run.skipped)
+        if corpus.whole is not None and not corpus.letters_named:
+            letters.drop_superseded(run.files, verification.accepted, corpus.whole)
         run.journal.remove()
     finally:
         run.letters.close()
@@ -251,12 +258,16 @@ class _Run:
     """Documents of the corpus in the index."""
     letter_count: int = 0
     """Rejected records and documents."""
+    unread: int = 0
+    """Those of them that were rejected before their ids were known."""
     records: int = 0
     """Records of the corpus that are finished, or were skipped."""
     skipped: int = 0
     """Documents that an earlier run wrote."""
     retries: int = 0
     """Requests that were sent again."""
+    files: set[str] = field(default_factory=set)
+    """The files of the records."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Ends the waiting of writers between attempts."""
 
@@ -343,6 +354,7 @@ class _Run:
 
         for item in everything(records, self.limit.too_many):
             items.append(item)
+            self.files.add(item.file or "")
             size += size_of(item)
             if full():
                 yield start, items
@@ -351,18 +363,20 @@ class _Run:
             yield start, items
 
     def _skip(self, earlier: WrittenBatch, items: list[Document | Rejected]) -> None:
-        """Skip a batch that an earlier run wrote; only the ids are remembered."""
+        """Skip a batch that an earlier run wrote; only the ids and the letters are remembered."""
         if digest(items) != earlier.digest:
             raise changed_corpus(earlier.start, earlier.end)
-        ids = [
-            item.id
-            for number, item in enumerate(items, earlier.start)
-            if isinstance(item, Document) and self.verification.ids.first(item.id, number) == number
-        ]
-        self.verification.refused_before.update(ids[place] for place in earlier.refused)
+        documents = []
+        for number, item in enumerate(items, earlier.start):
+            if isinstance(item, Document) and self.verification.ids.first(item.id, number) == number:
+                documents.append(item)
+            else:
+                self.letters.keep(item)
+        self.verification.refused_before.update(documents[place].id for place in earlier.refused)
         self.skipped += earlier.written
         self.written += earlier.written
         self.letter_count += earlier.letters
+        self.unread += sum(isinstance(item, Rejected) for item in items)
         self.records += len(items)
 
     def _take(self, start: int, items: list[Document | Rejected]) -> _Taken:
@@ -370,6 +384,7 @@ class _Run:
         set_aside: list[tuple[Document | Rejected, str]] = []
         for number, item in enumerate(items, start):
             if isinstance(item, Rejected):
+                self.unread += 1
                 set_aside.append((item, item.reason))
             elif (first := self.verification.ids.first(item.id, number)) != number:
                 set_aside.append((item, occurs_twice(item, first)))

@@ -53,6 +53,13 @@ class Verification:
         """How many documents of the corpus are to be in the index, once each of its ids was looked up."""
         return len(self.ids) - len(self._refused)
 
+    def accepted(self, id: str) -> bool:
+        """Whether the corpus has a document or a first passage of this id, and OpenSearch took it."""
+        return any(
+            each in self.ids and each not in self._refused and each not in self.refused_before
+            for each in (id, f"{id}#0001")
+        )
+
     def refuse(self, ids: Sequence[str]) -> None:
         """Note documents that were rejected.
 
@@ -86,9 +93,7 @@ class Verification:
             return self._taken, retries
         if stored_documents.count(self.client, index) == written and self.empty_at_first:
             return written, 0
-        removed = self._remove_surplus()
-        if removed:
-            log.warning("removed %d documents from %r that are not in the corpus", removed, index)
+        self._remove_surplus()
         retries = self._write_missing(records, written, writer, vectorizer)
         segments.refresh(self.client, index)
         counted = stored_documents.count(self.client, index)
@@ -99,18 +104,39 @@ class Verification:
             )
         return counted, retries
 
-    def _remove_surplus(self) -> int:
-        """Remove documents that are not in the corpus or were rejected; returns how many."""
+    def remove_others(self, unread: int) -> None:
+        """Remove documents of other corpora, or no longer in this one, after `verify`. Those that OpenSearch refused in this
+        run keep the version that is there.
+
+        unread: how many records were rejected before their ids were known. Unless it is 0 nothing is removed: the documents
+            of these records would be taken for others.
+        """
+        index = self.target.index
+        if unread:
+            were = "1 record of the corpus was" if unread == 1 else f"{unread} records of the corpus were"
+            log.warning(
+                "no other documents of %r were removed: %s rejected, so which documents they are is not known",
+                index,
+                were,
+            )
+            return
+        self._remove_surplus()
+        segments.refresh(self.client, index)
+
+    def _remove_surplus(self) -> None:
+        """Remove documents that are not in the corpus and, if the index must hold only this corpus, rejected ones."""
+        index = self.target.index
         surplus = (
             id
-            for id in stored_documents.all_ids(self.client, self.target.index)
-            if id not in self.ids or id in self._refused
+            for id in stored_documents.all_ids(self.client, index)
+            if id not in self.ids or (self.alone and id in self._refused)
         )
         removed = 0
         for part in stored_documents.by_thousands(surplus):
-            stored_documents.delete_ids(self.client, self.target.index, part)
+            stored_documents.delete_ids(self.client, index, part)
             removed += len(part)
-        return removed
+        if removed:
+            log.warning("removed %d documents from %r that are not in the corpus", removed, index)
 
     def _remove_last_passages(self, records: Records) -> None:
         """Remove surplus passages of documents that have become shorter."""

@@ -16,12 +16,13 @@ One index holds everything about a document, so that one request can combine it:
 The caller's own fields are mapped as `--mapping` says; plain fields of an index that is the corpus, as they are mapped
 there. All others are mapped when first seen: strings as keywords, so that they can be filtered and counted; ISO dates as
 dates; every number as a double, because the first price may be 10 and the next 10.99. Whole numbers that a double does not
-tell apart, such as ids of 64 bits, are longs if they occur in the first records of a new index. Objects get the type
+tell apart, such as ids of 64 bits, are longs if they occur in the first records of an ingest. Objects get the type
 flat_object if OpenSearch has it: their values can be searched, and they add no fields to the mapping.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ from opensearch_neural.queries.multi_vector import several_vectors
 
 if TYPE_CHECKING:
     import numpy as np
+
+log = logging.getLogger(__name__)
 
 # The usual settings of HNSW, and the defaults of Lucene and OpenSearch; written out so that an upgrade changes nothing.
 HNSW_M = 16
@@ -254,7 +257,7 @@ def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
 
 def read_field_mappings(path: Path) -> dict[str, Any]:
     """{name: mapping} of the caller's own fields, from a file with a JSON object of this form, with a whole mapping, or with
-    OpenSearch's answer to GET INDEX/_mapping.
+    OpenSearch's answer to GET INDEX/_mapping. A warning names what else is in it, such as `dynamic`.
 
     Raises InputError for any other content, for a field that osn writes itself, and for a join.
     """
@@ -267,6 +270,8 @@ def read_field_mappings(path: Path) -> dict[str, Any]:
         inner = content.get(name) if isinstance(content, dict) else None
         # With a text as its type, this is itself the mapping of a field; an object there maps a field called "type".
         if isinstance(inner, dict) and not isinstance(inner.get("type"), str):
+            if ignored := sorted(content.keys() - {name}):
+                log.warning("%s: the mappings of its fields are taken, and not %s", path, ", ".join(ignored))
             content = inner
     if not isinstance(content, dict) or not all(isinstance(mapping, dict) for mapping in content.values()):
         raise InputError(

@@ -220,7 +220,7 @@ _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},
     NAMES: dict.fromkeys(("id", "title", "text", "url"), str),
     "build": {
-        **{"alias": str, "corpus": str, "replaced": str, "swapped": bool, "waits": bool},
+        **{"index": str, "alias": str, "corpus": str, "replaced": str, "swapped": bool, "waits": bool},
         **{"alias_says": dict, "template_aliases": dict},
     },
 }

@@ -150,6 +150,19 @@ def test_a_mapping_is_read_as_opensearch_answers_it(tmp_path: Path) -> None:
         read_field_mappings(path)
 
 
+def test_what_is_not_taken_of_a_whole_mapping_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`"dynamic": "strict"` was left out without a word, and every field was taken."""
+    path = tmp_path / "mapping.json"
+    price = {"price": {"type": "float"}}
+    for whole in (price, {"properties": price}, {"mappings": {"properties": price}}):
+        path.write_text(json.dumps(whole))
+        assert read_field_mappings(path) == price and not caplog.messages
+    index = {"settings": {}, "mappings": {"properties": price, "dynamic": "strict", "_routing": {"required": True}}}
+    path.write_text(json.dumps(index))
+    assert read_field_mappings(path) == price
+    assert [line.partition("taken, and not ")[2] for line in caplog.messages] == ["settings", "_routing, dynamic"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from click.testing import CliRunner
 
 from ingest.commands.ingest import ingest
-from ingest.corpus import KEPT_BYTES, CorpusSource, everything
+from ingest.corpus import KEPT_BYTES, CorpusSource, everything, spooled
 from opensearch_neural.corpus.documents import Document, Rejected
 
 
@@ -37,6 +44,36 @@ def test_rejected_records_keep_their_place_and_content_however_many_wait() -> No
         rejected = [record for record in read if isinstance(record, Rejected)]
         assert {(each.file, each.reason) for each in rejected} == {("f", "bad \ud83d")}
         assert all(each.raw == f"{each.line} {raw}" for each in rejected)
+
+
+def test_the_copy_of_a_killed_process_is_removed_and_that_of_a_running_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kill left a copy of the whole corpus in the temporary folder."""
+    code = "import time\nfrom ingest.corpus import spooled\nwith spooled('-'): print('copied', flush=True); time.sleep(600)"
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with ExitStack() as stack:
+        processes, copies = [], []
+        for _ in range(2):
+            process = subprocess.Popen(
+                [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            assert process.stdin and process.stdout
+            process.stdin.write(b'{"_id": "a", "text": "b"}\n')
+            process.stdin.close()
+            assert process.stdout.readline() == b"copied\n"
+            (copy,) = {*tmp_path.iterdir()} - {*copies}
+            os.utime(copy, (0, 0))
+            processes.append(process)
+            copies.append(copy)
+        processes[0].kill()
+        processes[0].wait()
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO()))
+        with spooled("-") as place:
+            assert {*tmp_path.iterdir()} == {copies[1], Path(place)}
 
 
 def test_a_limit_counts_documents_and_its_help_says_so(tmp_path: Path) -> None:

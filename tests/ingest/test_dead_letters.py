@@ -135,6 +135,18 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     assert [each.line for each in rejected] == [None]
 
 
+def test_a_long_raw_line_is_kept_whole(tmp_path: Path) -> None:
+    """It was cut after a million characters without a word, so that it could not be mended."""
+    path, text = tmp_path / "l.jsonl", "rain " * 300_000
+    dead = DeadLetters(path)
+    dead.add(Rejected("d.jsonl", 1, "no id", json.dumps({"text": text})), "no id")
+    dead.sync()
+    (letter,) = letters(path)
+    write_jsonl(path, [{**letter, "raw": {"_id": "a", **json.loads(letter["raw"])}}])
+    (document,) = read(path)[0]
+    assert document.text == text
+
+
 def test_a_raw_line_may_be_mended_to_an_object(tmp_path: Path) -> None:
     lines = [
         {"dead_letter": 1, "file": "d.jsonl", "line": 7, "raw": raw} for raw in ({"_id": "b", "text": "sun"}, ["b"])

@@ -21,7 +21,9 @@ from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, other_to_write, read_document
-from ingest.job import run_job
+from ingest.error_limit import TooManyErrors
+from ingest.job import Job, run_job
+from ingest.settings import Writing
 from ingest.versions.swap import Gate, check_swap
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -156,6 +158,35 @@ def test_names_of_title_and_text_are_those_that_the_first_ingest_was_told(
         documents.update("4", {"text": None, "title": None})  # `body` does not become the text
     assert set(client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]) >= {"title", "text", "price"}
     assert "story" not in client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]
+
+
+def test_names_that_a_later_run_corrects_are_those_of_the_index(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index kept the names of a run that was interrupted, or of which no document was accepted."""
+
+    def named(settings: Job, **fields: str) -> Job:
+        return replace(settings, corpus=replace(settings.corpus, **fields))
+
+    both = [{"_id": str(number), "content": "short", "story": "limbs grow again"} for number in range(9)]
+    torn = write_jsonl(tmp_path / "a.jsonl", [*both, "torn"])
+    interrupted = job(torn, f"{index_name}-a", sparse="none", writing={"max_errors": 0})
+    with pytest.raises(TooManyErrors):
+        run_job(client, interrupted, show_progress=False)
+    refused = job(
+        write_jsonl(tmp_path / "b.jsonl", [{"_id": "1", "story": "limbs grow"}]), f"{index_name}-b", sparse="none"
+    )
+    assert run_job(client, refused, show_progress=False).documents == 0
+    for settings in (replace(interrupted, writing=Writing()), refused):
+        assert run_job(client, named(settings, text_field="story"), show_progress=False).documents > 0
+        documents = Documents(client, settings.index)
+        assert existing_record(client, settings.index).names == {"text": "story"} and not caplog.messages
+        documents.add([{"_id": "new", "story": "hearts heal", "content": "short"}])
+        assert documents.get("new") == Document("new", "hearts heal", fields={"content": "short"})
+    other = write_jsonl(tmp_path / "c.jsonl", [{"_id": "2", "tale": "hearts heal"}])
+    run_job(client, named(job(other, refused.index, sparse="none"), text_field="tale"), show_progress=False)
+    assert existing_record(client, refused.index).names == {"text": "story"}
+    assert f"read the text of documents of '{refused.index}' as text or story" in caplog.text
 
 
 def test_a_command_adds_documents_by_the_names_that_the_first_ingest_was_told(
@@ -407,6 +438,35 @@ def test_one_that_is_not_in_a_list_is_refused_and_changes_nothing(client: Any, i
     with pytest.raises(InputError, match="expected a list"):
         documents.add({"_id": "2", "text": "sun"})  # type: ignore[arg-type]
     assert sorted(snapshot(client, index_name)) == ["1", "17", "7"]
+
+
+def test_whole_numbers_are_ids_as_in_a_corpus(client: Any, index_name: str, tmp_path: Path) -> None:
+    """`add` took them, and `delete([0])` left the document."""
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", records(3)), index_name), show_progress=False)
+    documents = Documents(client, index_name)
+    documents.add([{"_id": number, "text": "rain"} for number in (0, 1)])
+    assert documents.update(0, {"_id": 0, "text": "sun"}).id == "0"
+    assert documents.get(0) == Document("0", "sun")
+    assert documents.delete([0, "1", "0"]) == 2 and len(snapshot(client, index_name)) == 3
+    with pytest.raises(InputError, match="expected a list, found a single one: '0'"):
+        documents.delete(0)  # type: ignore[arg-type]
+
+
+def test_an_index_that_is_not_complete_takes_no_changes(client: Any, index_name: str, tmp_path: Path) -> None:
+    """They were acknowledged, and undone by the ingest that was continued."""
+    settings = job(write_jsonl(tmp_path / "d.jsonl", [*records(60), *["torn"] * 9]), index_name)
+    with pytest.raises(TooManyErrors):
+        run_job(client, replace(settings, writing=replace(settings.writing, max_errors=5)), show_progress=False)
+    documents, id = Documents(client, index_name), records(1)[0]["_id"]
+    for change in (
+        lambda: documents.add([{"_id": "new", "text": "rain"}]),
+        lambda: documents.update(id, {"title": "new"}),
+        lambda: documents.delete([id]),
+    ):
+        with pytest.raises(ClusterError, match=r"is not complete: .*d\.jsonl is being written into it"):
+            change()
+    assert run_job(client, settings, show_progress=False).documents == 60
+    assert documents.add([{"_id": "new", "text": "rain"}]).created == documents.delete([id]) == 1
 
 
 def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, index: str) -> None:

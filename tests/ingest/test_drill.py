@@ -348,6 +348,30 @@ def test_03_what_a_complete_index_holds_beyond_the_corpus_is_said_and_removed_wh
     assert less.documents == kept.documents == len(snapshot(client, f"{index_name}-p"))
 
 
+def test_03_no_rejected_record_takes_its_document_for_another(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """A corpus whose fields had new names emptied the index that served."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    run(client, job(corpus, index_name, sparse="none"))
+    run(client, job(write_jsonl(tmp_path / "two.jsonl", records(5, seed=1)), index_name, sparse="none"))
+    command = ["ingest", str(corpus), "--index", index_name, "--remove-others"]
+    for renamed, returned in ((20, 1), (10, 3)):
+        lines = [{"_id": line["_id"], "story": line["text"]} for line in records(20)[:renamed]]
+        write_jsonl(corpus, [*lines, *records(20)[renamed:]])
+        ran = osn(*command)
+        assert ran.returncode == returned
+        assert f"{renamed} records of the corpus were rejected, so which documents they are is not known" in ran.stderr
+        assert len(snapshot(client, index_name)) == 25
+    assert "--remove-others removes them once no record is rejected" in ran.stdout
+    # Of a document that OpenSearch refuses, or that occurs twice, the id is known.
+    lines = records(19)
+    write_jsonl(corpus, [{**lines[0], "year": "unknown"}, *lines[1:], lines[1]])
+    ran = osn(*command)
+    assert ran.returncode == 3 and "it holds 1 other documents" in ran.stdout, ran.stderr
+    assert snapshot(client, index_name).keys() == {line["_id"] for line in records(19)}
+
+
 # ---------------------------------------------------------------- 4, 5: versions
 
 
@@ -713,6 +737,7 @@ def test_09_what_an_interrupted_run_could_not_write_and_is_taken_now_is_counted(
         client.ingest.delete_pipeline(id=index_name)
     report = run(client, settings)
     assert (report.documents, report.letters, report.dead_letters) == (60, 0, None)
+    assert not letters(Path(f"{index_name}.dead-letters.jsonl")), "which would be ingested once more"
     assert report.others == (0 if remove_others else 20)
     assert len(snapshot(client, index_name)) == 60 + report.others
     assert "had acknowledged" not in caplog.text
@@ -957,6 +982,44 @@ def test_14_a_run_that_continues_elsewhere_goes_on_with_its_letters(
     assert {letter["line"] for letter in letters(report.dead_letters)} == {31, 331}
     assert not list(Path().glob("*.jsonl"))
     assert report.dead_letters.stat().st_mode & 0o077 == 0, "letters are the user's alone"
+
+
+def test_14_letters_of_documents_that_a_later_run_accepts_are_dropped(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Mended and ingested, they brought back the texts that the corpus had before."""
+    first, *others = records(60)
+    refused, unread = {**others[0], "year": "unknown"}, {**others[1], "sparse": "x"}
+    corpus = tmp_path / "d.jsonl"
+    settings = job(corpus, index_name, sparse="none")
+    of_other = job(write_jsonl(tmp_path / "other.jsonl", [first, unread]), index_name, sparse="none")
+    write_jsonl(corpus, [first, refused, unread, "torn"])
+    for each in (settings, of_other):
+        run(client, each)
+    file = Path(f"{index_name}.dead-letters.jsonl")
+    assert len(letters(file)) == 4
+    again = replace(settings, writing=replace(settings.writing, max_errors=1))
+    write_jsonl(corpus, [first, *others[:40], first, *others[40:], "cut", "cut"])
+    with pytest.raises(TooManyErrors):
+        run(client, again)
+    assert len(letters(file)) >= 4, "not before the end"
+    report = run(client, settings)
+    assert report.skipped and report.letters == 3
+    told = {
+        (Path(letter["file"]).name, letter.get("document", {}).get("_id"), letter.get("raw"))
+        for letter in letters(file)
+    }
+    assert told == {
+        ("d.jsonl", first["_id"], None),  # of a batch that was not written again
+        ("d.jsonl", None, "cut"),
+        ("d.jsonl", None, "torn"),  # whose id nobody knows
+        ("other.jsonl", None, json.dumps(unread)),
+    }
+    write_jsonl(corpus, [unread, first, *others[:3]])
+    part = replace(settings, corpus=replace(settings.corpus, limit=2))
+    for each, left in ((part, 6), (settings, 5)):  # there are two of `cut`
+        run(client, each)
+        assert len(letters(file)) == left
 
 
 def test_14_a_line_that_was_mended_wrongly_is_kept(client: Any, index_name: str, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_documents_are_written_as_the_build_that_serves_now_needs_them(
 ) -> None:
     """A process that holds an alias goes on writing after a swap from a build without rows to one with them, and back."""
     corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
-    builds = (f"{index_name}-a", f"{index_name}-b")
+    builds = (f"{index_name}-20260314-150926", f"{index_name}-20260321-150926")
     for build, rows in zip(builds, (False, True), strict=True):
         run_job(client, job(corpus, build, forward_index=rows), show_progress=False)
     client.indices.put_alias(index=builds[0], name=index_name)

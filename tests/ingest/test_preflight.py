@@ -181,6 +181,31 @@ def test_whole_numbers_that_a_double_does_not_tell_apart_are_found_each_by_itsel
         )
 
 
+def test_the_new_fields_of_an_index_that_is_there_are_checked_like_those_of_a_new_one(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ids of 64 bits became doubles there, silently."""
+    large = 2**60
+    first = write_jsonl(tmp_path / "a.jsonl", [{"_id": "a", "text": "rain", "kept": large / 3, "open": {"x": "y"}}])
+    (mapping := tmp_path / "mapping.json").write_text('{"open": {"type": "object"}}')
+    run_job(client, job(first, index_name, sparse="none", mapping=mapping), show_progress=False)
+    caplog.clear()
+    lines = [
+        {"_id": str(n), "text": "rain", "user": large + n, "open": {"user": large + n}, "kept": large + n}
+        | {"either": large + n if n else 1.5, "mixed": "sun" if n else 1}
+        for n in range(3)
+    ]
+    second = job(write_jsonl(tmp_path / "b.jsonl", lines), index_name, sparse="none")
+    assert run_job(client, second, show_progress=False).letters == 2  # of `mixed`
+    for field in ("user", "open.user"):
+        hits = client.search(index=index_name, body={"query": {"range": {field: {"lt": large + 1}}}})["hits"]["hits"]
+        assert [hit["_id"] for hit in hits] == ["0"], field
+    fields = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert [fields[name]["type"] for name in ("user", "kept", "either")] == ["long", "double", "double"]
+    told = {line.split("'")[1] for line in caplog.messages}
+    assert told == {"either", "mixed"}
+
+
 def test_numbers_in_strings_count_for_a_field_of_numbers(client: Any, index_name: str, tmp_path: Path) -> None:
     """A long would cut the decimal, and refuse what is beyond 63 bits."""
     large = 2**60 + 1

@@ -160,7 +160,7 @@ def test_documents_are_written_as_the_build_that_serves_now_has_them(
     client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
-    builds = (f"{index_name}-a", f"{index_name}-b")
+    builds = (f"{index_name}-20260314-150926", f"{index_name}-20260321-150926")
     for build, prune in zip(builds, (None, HEAVY), strict=True):
         run_job(client, job(corpus, build, prune_postings=prune), show_progress=False)
     client.indices.put_alias(index=builds[0], name=index_name)

@@ -225,6 +225,20 @@ def test_the_largest_weights_are_those_in_the_index_also_as_it_grows(client: Any
     assert kept(client, written)["sky"] == asked(client, written)["sky"]
 
 
+def test_documents_raise_the_largest_weights_of_an_index_that_was_made_again(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Those of the new index were not raised, since the words had weighed as much in the deleted one."""
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(20)), index_name)
+    run_job(client, settings, show_progress=False)
+    documents, short = Documents(client, index_name), [{"_id": "short", "text": "rain"}]
+    documents.add(short)
+    client.indices.delete(index=index_name)
+    run_job(client, settings, show_progress=False)
+    assert documents.add(short).created == 1
+    assert kept(client, index_name) == asked(client, index_name)
+
+
 def test_of_an_index_that_did_not_keep_them_the_next_ingest_asks(client: Any, written: str, tmp_path: Path) -> None:
     id = existing_record(client, written).extra[LARGEST]
     client.delete(index=INDEX, id=id)

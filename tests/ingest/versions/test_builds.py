@@ -470,8 +470,9 @@ def test_a_rollback_to_an_alias_is_refused_with_a_message(client: Any, index_nam
     first = str(run_job(client, build(path, index_name, sparse="none"), show_progress=False).index)
     run_job(client, build(path, index_name, sparse="none"), show_progress=False)
     client.indices.put_alias(index=first, name=old)
-    with pytest.raises(ClusterError, match="matches an alias"):
+    with pytest.raises(InputError, match=f"'{old}' is no build") as refused:
         versions.rollback(client, index_name, to=old)
+    assert refused.value.remedy == f"name one with --to: {first}"
 
 
 def test_an_alias_goes_back_only_to_its_own_builds(client: Any, index_name: str, tmp_path: Path) -> None:
@@ -491,6 +492,27 @@ def test_an_alias_goes_back_only_to_its_own_builds(client: Any, index_name: str,
     assert versions.rollback(client, index_name, to=plain) == (plain, second), "the first build replaced it"
     assert versions.rollback(client, index_name, to=first) == (first, plain)
     assert versions.rollback(client, index_name) == (plain, first)
+
+
+def test_the_first_build_over_an_index_of_somebody_else_goes_back_to_it(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`osn ingest` promised it, and `osn index rollback` refused it."""
+    theirs = f"{index_name}-theirs"
+    client.indices.create(index=theirs, body={"aliases": {index_name: {"filter": {"match_all": {}}}}})
+    first, second = (
+        str(run_job(client, build(corpus(tmp_path / "d.jsonl", 10), index_name), show_progress=False).index)
+        for _ in range(2)
+    )
+    assert versions.rollback(client, index_name) == (first, second)
+    caplog.clear()
+    assert versions.rollback(client, index_name) == (theirs, first)
+    assert f"{theirs} has no forward index, so that requests which read it fail" in caplog.text
+    (held,) = client.indices.get_alias(name=index_name).values()
+    assert held["aliases"][index_name] == {"filter": {"match_all": {}}}
+    with pytest.raises(ClusterError, match=f"{theirs} replaced no other index"):
+        versions.rollback(client, index_name)
+    assert versions.prune(client, index_name, keep=0) == [second, first] and client.indices.exists(index=theirs)
 
 
 def test_the_first_swap_leaves_an_alias_that_a_person_gave_the_build(
@@ -591,6 +613,39 @@ def test_closed_builds_are_pruned_and_aborted_too(client: Any, index_name: str, 
     assert unfinished.abort(client, waiting) == waiting
     left = client.indices.get(index=f"{index_name}-*", params={"expand_wildcards": "open,closed"})
     assert list(left) == [built[3]]
+
+
+def test_a_copy_of_a_build_is_no_build(client: Any, index_name: str, tmp_path: Path) -> None:
+    """A clone has the whole record. It was deleted as a build, or counted as the previous one, which was then deleted."""
+    path = corpus(tmp_path / "d.jsonl", 10)
+    first, second = (
+        str(run_job(client, build(path, index_name, sparse="none"), show_progress=False).index) for _ in range(2)
+    )
+    backup, empty = f"{index_name}-backup", f"{index_name}-empty"
+    client.indices.put_settings(index=second, body={"index.blocks.write": True})
+    client.indices.clone(index=second, target=backup, body={"settings": {"index.blocks.write": None}})
+    client.indices.put_settings(index=second, body={"index.blocks.write": None})
+    mapping = client.indices.get_mapping(index=first)[first]["mappings"]
+    client.indices.create(index=empty, body={"mappings": mapping})
+    assert [version.index for version in versions.versions(client, index_name)] == [second, first]
+    for copy in (backup, empty):
+        with pytest.raises(InputError, match=f"'{copy}' is no build") as refused:
+            versions.rollback(client, index_name, to=copy)
+        assert refused.value.remedy == f"name one with --to: {first}"
+    assert versions.prune(client, index_name, keep=1) == []
+    assert versions.prune(client, index_name, keep=0) == [first]
+    assert client.count(index=backup)["count"] == 10 and client.indices.exists(index=empty)
+    with pytest.raises(ClusterError, match="was deleted") as gone:
+        versions.rollback(client, index_name)
+    assert gone.value.remedy == "there is nothing to go back to"
+
+
+def test_builds_of_earlier_versions_are_known_by_their_dates(client: Any, index_name: str) -> None:
+    dated = [f"{index_name}-20260314-150926", f"{index_name}-20260314-150926-2"]
+    for name in (*dated, f"{index_name}-backup", f"{index_name}-20260314-150926-backup"):
+        record = {"format": 1, "build": {"alias": index_name, "corpus": "c", "swapped": True}}
+        client.indices.create(index=name, body={"mappings": {"_meta": {"osn": record}}})
+    assert {version.index for version in versions.versions(client, index_name)} == {*dated}
 
 
 def test_a_build_that_another_alias_names_is_not_pruned(
@@ -805,6 +860,17 @@ def test_a_pattern_names_no_index_to_finish_or_to_delete_and_no_alias(
     with pytest.raises(ClusterError, match="is a pattern"):
         serve_build(client, pattern, None, Gate())
     assert client.indices.exists(index=index_name)
+
+
+@pytest.mark.parametrize("end", [unfinished.finish, unfinished.abort])
+def test_an_alias_of_several_indexes_names_none_to_finish_or_to_delete(client: Any, index_name: str, end: Any) -> None:
+    mapping = index_body(IndexMeta())["mappings"]
+    for part in ("a", "b"):
+        client.indices.create(
+            index=f"{index_name}-{part}", body={"mappings": mapping, "aliases": {f"{index_name}-both": {}}}
+        )
+    with pytest.raises(ClusterError, match=f"names 2 indexes: {index_name}-a, {index_name}-b"):
+        end(client, f"{index_name}-both")
 
 
 def test_a_refused_swap_tells_of_the_documents_that_were_rejected(
