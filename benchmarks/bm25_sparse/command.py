@@ -45,6 +45,7 @@ from benchmarks.bm25_sparse.cost import BYTES, RATE, check_load, cost_rows
 from benchmarks.bm25_sparse.engines import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM
 from benchmarks.bm25_sparse.measures import TERMS, quality_rows
 from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, Experiment, check_models, start_option
+from benchmarks.bm25_sparse.vectors import dense_variant
 from benchmarks.experiment import Table, goal_of, paper_options, publish
 from benchmarks.grown.index import set_of_size
 from benchmarks.load.blocks import Level
@@ -144,7 +145,7 @@ def check_quality(experiment: Experiment) -> None:
     """Raises InputError if a result of --quality-of cannot be read, or if none has the quality of one of the arms."""
     rows = [row for earlier in experiment.quality_of for row in read(earlier).rows]
     known = {row.variant for row in rows if row.kind == "difference" and row.sets}
-    missing = [arm for arm in experiment.arms if arm not in known]
+    missing = [name for arm in experiment.arms if (name := dense_variant(experiment, arm)) not in known]
     if experiment.quality_of and missing:
         raise InputError(
             f"no result of --quality-of has the quality of {', '.join(map(repr, missing))} in a mean of sets",

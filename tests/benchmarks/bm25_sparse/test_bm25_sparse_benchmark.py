@@ -390,6 +390,13 @@ def test_costs_alone_need_the_recorded_quality_of_their_arms(data: Path) -> None
     command.check_quality(replace(experiment, quality_of=(recorded,)))
     with pytest.raises(InputError, match="has the quality of 'trained an hour' in a mean"):
         command.check_quality(replace(experiment, quality_of=(recorded,), arms=(PUBLISHED, "trained an hour")))
+    # With --pq only cascades are measured, whose rows name its model.
+    table = replace(experiment, quantized=data / "token-table")
+    with pytest.raises(InputError, match="has the quality of 'as published, token-table' in a mean"):
+        command.check_quality(replace(table, quality_of=(recorded,)))
+    of_table = replace(gain, engine=SUM_CASCADE, variant="as published, token-table")
+    named = Summary("osn", "c0ffee", {"cores": 2}, [], [0], [of_table]).write(data / "of-table").parent
+    command.check_quality(replace(table, quality_of=(named,)))
     with pytest.raises(InputError, match=r"summary\.json"):
         command.check_quality(replace(experiment, quality_of=(data,)))
     # Only the model of the first seed is made.
