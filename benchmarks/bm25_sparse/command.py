@@ -116,7 +116,8 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
     Engines without a P99 are left out, and those of the results named by --beside and --quality-of are shown too."""
-    rows = of_first([rows, *(read(earlier).rows for earlier in (*experiment.beside, *experiment.quality_of))])
+    earlier = [read(result).rows for result in (*experiment.beside, *experiment.quality_of)]
+    rows = of_first(map(_with_p99, [rows, *earlier]))
     file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
     table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
@@ -139,6 +140,17 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         x=f"P99, in BM25's ({set_of_size(size)}, {LEVEL})",
         y=f"points of nDCG@10 over BM25,\n{label}",
     )
+
+
+def _with_p99(rows: Sequence[Row]) -> list[Row]:
+    """The rows without the costs of engines whose P99 is not known, as in a load test with too few requests: an earlier
+    result may have them."""
+
+    def part(row: Row) -> tuple[str, ...]:
+        return row.set, row.level, row.engine, row.variant
+
+    costs = {part(row) for row in rows if row.kind == "ratio" and row.measure == "P99"}
+    return [row for row in rows if not row.level or part(row) in costs]
 
 
 def check_quality(experiment: Experiment) -> None:

@@ -670,6 +670,12 @@ def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_
     command.draw(replace(experiment, quality_of=(recorded,)), [replace(loaded, value=1.25)], tmp_path)
     ((of_sum,),) = [points.values() for points in drawn_points]
     assert [row.value for row in of_sum] == [1.25, pytest.approx(2.6)]
+    # A load test with too few requests for a P99 leaves the recorded one.
+    without = replace(loaded, measure="P50", value=1.1)
+    milliseconds = replace(without, kind="value", baseline="")
+    command.draw(replace(experiment, quality_of=(recorded,)), [without, milliseconds], tmp_path)
+    ((of_sum,),) = [points.values() for points in drawn_points[1:]]
+    assert [row.value for row in of_sum] == [1.3, pytest.approx(2.6)]
 
 
 def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_on(
