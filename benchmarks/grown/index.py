@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from benchmarks.grown.documents import DrawnVectors, Resampler
+from benchmarks.grown.resampler import DrawnVectors, Resampler
 from benchmarks.load.server import index_facts
 from benchmarks.local_cluster import created_with
 from benchmarks.options import setting

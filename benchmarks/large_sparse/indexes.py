@@ -28,7 +28,7 @@ from trainers.common.config import fingerprint
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
+    from benchmarks.grown.resampler import DrawnDocument, DrawnVectors, Resampler
 
 
 BATCH = 500

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from tiny_splade import write_splade
 
 from benchmarks.grown import field_bytes
-from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
+from benchmarks.grown.command import grow as grow_command
+from benchmarks.grown.command import scale
 from benchmarks.grown.index import Growth, grow, resampler_of
-from benchmarks.grown.scale import grow as grow_command
-from benchmarks.grown.scale import scale
+from benchmarks.grown.resampler import DrawnDocument, DrawnVectors, Resampler
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
