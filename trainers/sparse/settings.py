@@ -122,7 +122,7 @@ class SparseObjective(ObjectiveSettings):
     """The loss terms that `osn train dense` has too, and what is for sparse models alone: teachers by name, a base."""
 
     temperature: float | None = 1.0
-    """divides the scores of the contrastive term"""
+    """divides the scores of the contrastive term alone: without info_nce it has no effect"""
     teachers: list[str] = field(default_factory=list)
     """teachers, as for `osn data teach` ("lexical" too); their scores are computed once for each set that names no teachers
     of its own"""
@@ -144,8 +144,6 @@ class SparseObjective(ObjectiveSettings):
             raise ValueError("all_pairs works with kl only: margin_mse compares the query's own candidates")
         if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):
             raise ValueError("sparse_weight must be above 0; it weights the student beside a base: name objective.base")
-        if not self.info_nce and self.temperature not in (None, 1.0):
-            raise ValueError("temperature would have no effect: it is for info_nce, which is 0")
         if not 0 < self.base_share <= 1 or (self.base is None and self.base_share != 1):
             raise ValueError(
                 f"base_share {self.base_share}: above 0 and at most 1, and below 1 only beside a base: name objective.base"

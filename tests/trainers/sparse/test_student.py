@@ -238,8 +238,6 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
 
 
 def test_settings_that_would_have_no_effect_are_refused() -> None:
-    with pytest.raises(ValueError, match="temperature would have no effect"):
-        SparseObjective(info_nce=0.0, kl=1.0, temperature=3.0)
     with pytest.raises(ValueError, match="weight would have no effect"):
         WarmUpSettings(expansions=None, weight=0.2)
 
