@@ -41,7 +41,7 @@ Say = Callable[[str], object]
 
 def node_home() -> Path:
     """`$OSN_HOME/node`, by default `~/.cache/osn/node`."""
-    return home().resolve() / "node"
+    return (home() / "node").resolve()
 
 
 # ------------------------------------------------------------------------------------------------------------- state
