@@ -46,6 +46,7 @@ def test_a_report_notes_how_each_engine_searches_that_has_a_setting() -> None:
         "bm25-sparse+window=7: weight 0.8, window 7",
         "high-idf-first+rare=count:3: rare count:3, window 30",
         "cascade+first=high-idf-first+weight=0.1: high-idf-first first, weight 0.1, windows 100 and 50, rare ratio:0.5",
+        "docs: sparse: m (h)",
     ]
 
 
@@ -140,7 +141,7 @@ def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> N
     variants = parse_variants(",".join([first, *others]))
     questions = BeirData.load(corpus).queries
     workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, list(questions.values()))
-    runs = {each.name: retriever(client, workload, each).retrieve(questions, 10) for each in variants}
+    runs = {each.name: retriever(client, workload, each, {}).retrieve(questions, 10) for each in variants}
     plain = runs.pop(first)
     for name, run in runs.items():
         for query, hits in plain.items():

@@ -119,13 +119,13 @@ def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
     experiment = QueryAsContextExperiment(data, tmp_path, QueryAsContextScale(documents=90))
     for corpus in experiment.documents:
         kept = {json.loads(line)["_id"] for line in corpus.path.read_text().splitlines()}
-        if corpus.title not in TESTED:
+        if corpus.corpus_name not in TESTED:
             assert len(kept) == 90
             continue
         # Every fourth document is tested on, and with it go the two others of its three.
         articles = [range(at, at + 3) for at in range(0, 90, 3)]
         assert kept == {f"d{at}" for article in articles if all(at % 4 for at in article) for at in article}
-        asked = list(experiment.questions(corpus.title))
+        asked = list(experiment.questions(corpus.corpus_name))
         assert asked
         assert {document for _, document in asked} <= kept
 
@@ -146,7 +146,7 @@ def test_other_data_needs_another_folder_of_work(data: Path, tmp_path: Path) -> 
 def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) -> None:
     def count(documents: int) -> int:
         experiment = QueryAsContextExperiment(data, tmp_path, QueryAsContextScale(documents=documents))
-        corpus = next(each for each in experiment.documents if each.title not in TESTED)
+        corpus = next(each for each in experiment.documents if each.corpus_name not in TESTED)
         return len(corpus.path.read_text().splitlines())
 
     assert (count(20), count(80), count(20)) == (20, 80, 20)
