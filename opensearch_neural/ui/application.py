@@ -188,7 +188,7 @@ def judge(request: Request) -> Response:
     if place is None:
         raise InputError(*NO_QUERIES)
     grades: Grades = request.app.state.grades
-    # No explanations: an explained sentence, or its absence, would identify the engine.
+    # No explanations, and the same marks: a sentence or a mark that other columns lack would identify the engine.
     shown = compared(searcher, state, explain=False) if state.id and state.who else []
     random.Random(f"{state.who} {state.id}").shuffle(shown)
     return HTMLResponse(

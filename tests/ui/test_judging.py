@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -300,6 +301,29 @@ def test_the_judges_page_names_no_engine_and_no_score(page: TestClient) -> None:
     assert text.count('class="hit"') > 4
     shown = text[text.index("<h2 ") :]
     assert "bm25" not in shown and "score" not in shown
+
+
+@pytest.mark.cluster
+def test_a_document_looks_the_same_to_a_judge_whichever_column_found_it(client: Any, page_index: str) -> None:
+    """Columns of engines marked words and showed the part of a text with them; a body of one's own did not."""
+    match = {"match": {"text": "{{query}}"}}
+    bodies = [
+        {"query": match},
+        {"query": match, "highlight": {"fields": {"text": {"fragment_size": 20}}}, "_source": ["title"]},
+        {"query": {"hybrid": {"queries": [match, {"match": {"title": "{{query}}"}}]}}, "stored_fields": ["title"]},
+    ]
+    own = [{"engine": "own body", "body": json.dumps(body)} for body in bodies]
+    app = application(Searcher(client, (page_index,)), queries={"q": "rainbow when comets glow"})
+    with TestClient(app) as browser:
+        seen: dict[str, set[str]] = {}
+        for asked in (*({"engine": name} for name in ("bm25", "bm25-sparse")), *own):
+            text = browser.get("/judge", params={**asked, "id": "q", "who": "ann", "size": "20"}).text
+            hits = re.findall(r'data-document="(.*?)">.*?</span>(.*?)<fieldset', text, re.DOTALL)
+            assert {"rain", "long"} <= {id for id, _ in hits}, asked
+            for id, shown in hits:
+                seen.setdefault(id, set()).add(shown)
+    assert {id: len(shown) for id, shown in seen.items()} == dict.fromkeys(seen, 1)
+    assert "<mark>Comets</mark> <mark>glow</mark>" in seen["long"].pop()
 
 
 @pytest.mark.cluster
