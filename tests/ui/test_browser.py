@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -30,6 +31,19 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing: apt-get install chromium"),
 ]
+
+
+VALUES = "inputs => inputs.map(input => input.value)"
+FIRST_POST_LATE = """() => {
+  const post = window.fetch;
+  let first = true;
+  window.fetch = async (...asked) => {
+    const late = first;
+    first = false;
+    if (late) await new Promise((done) => setTimeout(done, 500));
+    return post(...asked);
+  };
+}"""
 
 
 @contextmanager
@@ -335,9 +349,36 @@ def test_a_judge_sees_that_a_grade_is_not_kept(browser: Any, client: Any, page_i
         opened.locator(".hit").first.locator("input[value='1']").click()
         sync_api.expect(said).to_have_text("there is no query 'unknown' in the file")
         assert opened.locator(".hit.refused").count() > 0
-    choice.click()
-    sync_api.expect(said).to_have_text("grade 2 is not kept: the page's server does not answer")
-    assert said.is_visible() and said.bounding_box()["x"] >= 0 and not choice.is_checked()
+        document = opened.locator(".hit").first.get_attribute("data-document")
+        copies = opened.locator(f".hit[data-document='{document}']")
+        assert copies.count() == 2 and copies.locator("input:checked").evaluate_all(VALUES) == ["2", "2"]
+    opened.locator(".hit").first.locator("input[value='3']").click()
+    sync_api.expect(said).to_have_text("grade 3 is not kept: the page's server does not answer")
+    assert said.is_visible() and said.bounding_box()["x"] >= 0
+    assert choice.is_checked() and copies.locator("input:checked").evaluate_all(VALUES) == ["2", "2"]
+
+
+def test_of_two_quick_grades_the_last_one_counts(browser: Any, client: Any, page_index: str, tmp_path: Path) -> None:
+    """Both were sent at once: the first could arrive last, and its answer marked its own grade."""
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    queries = {"q1": "rainbow", "q2": "light"}
+    with served(application(Searcher(client, (page_index,)), queries=queries, grades=grades)) as where:
+        opened = browser.new_page()
+        opened.goto(f"{where}judge?id=q1&who=ann")
+        opened.evaluate(FIRST_POST_LATE)
+        opened.keyboard.press("j")
+        document = opened.evaluate("document.activeElement.dataset.document")
+        for key in "03":
+            opened.keyboard.press(key)
+        copies = opened.locator(f".hit[data-document='{document}']")
+        assert copies.locator("input:checked").evaluate_all(VALUES) == ["3"] * copies.count()
+        with opened.expect_navigation():
+            opened.keyboard.press("n")
+        sent = [json.loads(line)["grade"] for line in (tmp_path / "grades.jsonl").read_text().splitlines()]
+        assert sent == [0, 3], "the next page waits for the grades"
+        opened.go_back()
+        assert copies.locator("input:checked").evaluate_all(VALUES) == ["3"] * copies.count()
+        opened.close()
 
 
 def test_a_walk_keeps_to_the_order_in_which_it_began_while_more_queries_are_sorted(
