@@ -105,19 +105,26 @@ def default_columns(searcher: Searcher) -> tuple[Column, ...]:
 
 
 def asked_for(request: Request) -> tuple[Searcher, State]:
-    """The searcher, and the state of the page. Raises InputError for an unknown id of a query without its text."""
+    """The searcher, and the state of the page. An id counts if the address has no other text beside it than the file's.
+
+    Raises InputError for an unknown id of a query without its text."""
     searcher: Searcher = request.app.state.searcher
     columns = request.app.state.columns or default_columns(searcher)
     state = State.of(request.query_params, columns, searcher.indexes)
     queries: Mapping[str, str] = request.app.state.walk.queries
-    if state.id in queries:
+    if state.id in queries and (not state.query or same_words(state.query, queries[state.id])):
         return searcher, replace(state, query=queries[state.id])
     if state.id and not state.query:
         named = f"the address names the query {state.id[:80]!r}"
         if not queries:
             raise InputError(f"{named}, and {NO_QUERIES[0]}", NO_QUERIES[1])
         raise InputError(f"{named}, which the file of queries lacks", "take one from the list of queries")
-    return searcher, replace(state, id="")  # an address of another file: its text is searched
+    return searcher, replace(state, id="")  # an address of another file, or a text that was changed: it is searched
+
+
+def same_words(text: str, other: str) -> bool:
+    """Whether two texts are the same but for blanks: the field of a form leaves line ends out."""
+    return "".join(text.split()) == "".join(other.split())
 
 
 def page(request: Request) -> Response:

@@ -424,6 +424,26 @@ def test_a_walk_keeps_to_the_order_in_which_it_began_while_more_queries_are_sort
             assert opened.locator("[name=q]").input_value() == text
 
 
+def test_a_slider_and_a_search_keep_the_place_in_the_walk(browser: Any, client: Any, page_index: str) -> None:
+    """The next page had the slider's old value, and the button lost the place."""
+    queries = {"q1": "rainbow", "q2": "light\nof prisms", "q3": "fish"}
+    with served(application(Searcher(client, (page_index,)), queries=queries)) as where:
+        opened = browser.new_page()
+        opened.goto(f"{where}?id=q2")
+        search(opened, opened.get_by_role("searchbox", name="Query").input_value())
+        assert "Query 2 of 3" in opened.locator("nav.walk").inner_text()
+        opened.get_by_label("weight, slider").locator("visible=true").press("End")
+        opened.locator(".column h2", has_text="weight 2").wait_for()
+        assert "Query 2 of 3" in opened.locator("nav.walk").inner_text()
+        follow(opened, opened.locator("a[rel=next]"))
+        assert opened.locator("[name=q]").input_value() == "fish"
+        assert opened.locator(".column h2").nth(1).inner_text() == "bm25-sparse, weight 2"
+        search(opened, "rainbow")
+        assert "3 queries" in opened.locator("nav.walk").inner_text()
+        assert opened.locator(".column").first.locator("[data-document=rain]").count() == 1
+        opened.close()
+
+
 def test_a_point_of_a_report_opens_the_hits_of_both(
     page: Any, page_index: str, cluster_url: str, tmp_path: Path
 ) -> None:
