@@ -142,13 +142,16 @@ def snapshot(request: Request) -> Response:
 
 
 def place_of(request: Request, state: State) -> Place | None:
-    """The position of the page's query in the file of queries; None without a file."""
+    """The position of the page's query in the file of queries; None without a file.
+
+    It is in the order by disagreement if the list was asked for with these columns, else in that of the file: this page
+    alone, which a slider asks for many times, searches no other query."""
     walk: Walk = request.app.state.walk
     if not walk.queries:
         return None
-    if not state.id and state.searched is None:
-        return Place.among(list(walk.queries), state)
-    sorting = walk.sorting(request.app.state.searcher, state)
+    sorting = walk.begun(state)
+    if sorting is None:
+        return Place.among(list(walk.queries), replace(state, searched=0))
     known = len(sorting.order)
     searched = known if state.searched is None else min(state.searched, known)
     return Place.among(sorting.ranked(searched), replace(state, searched=searched))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import resource
@@ -281,6 +282,24 @@ def test_the_list_shows_every_query_and_how_far_the_columns_are_apart(page: Test
     shares = [int(part.partition("%")[0]) for part in text.split("<tr><td>")[1:]]
     assert shares == sorted(shares, reverse=True)
     assert "Query 2 of 3" in page.get("/", params={"id": text.split("&amp;id=")[2][:2]}).text
+
+
+@pytest.mark.cluster
+def test_a_walk_begins_with_the_first_query_of_its_order(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start page led to the file's first query, which was somewhere in the order by disagreement."""
+    apart = iter((0.1, 0.2, 0.9))
+    monkeypatch.setattr(walk, "disagreement", lambda pages: next(apart))
+    asked = {"engine": ["bm25", "sparse"], "size": "1"}
+    for path, who in (("/", {}), ("/judge", {"who": "ann"})):
+        for sort in (False, True):
+            if sort:
+                while "were searched" in page.get("/queries", params=asked).text:
+                    time.sleep(0.05)
+            (first,) = re.findall(r'rel="next" href="[^"?]*(\?[^"]*)"', page.get(path, params={**asked, **who}).text)[
+                :1
+            ]
+            shown = page.get(path + html.unescape(first)).text
+            assert "Query 1 of 3" in shown and 'rel="prev"' not in shown
 
 
 @pytest.mark.cluster
