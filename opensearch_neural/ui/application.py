@@ -21,7 +21,7 @@ from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.comparison import compared
 from opensearch_neural.ui.grades import WHAT, Grade, Grades, scores
 from opensearch_neural.ui.pages import compare_page, render
-from opensearch_neural.ui.state import OWN_BODY, Column, State
+from opensearch_neural.ui.state import LONGEST_QUERY, OWN_BODY, Column, State
 from opensearch_neural.ui.walk import Place, Walk
 
 try:
@@ -119,6 +119,8 @@ def asked_for(request: Request) -> tuple[Searcher, State]:
         if not queries:
             raise InputError(f"{named}, and {NO_QUERIES[0]}", NO_QUERIES[1])
         raise InputError(f"{named}, which the file of queries lacks", "take one from the list of queries")
+    if len(state.query) > LONGEST_QUERY:
+        raise InputError(f"the query has {len(state.query):,} characters, and the page allows {LONGEST_QUERY:,}")
     return searcher, replace(state, id="")  # an address of another file, or a text that was changed: it is searched
 
 

@@ -116,14 +116,13 @@ class State:
 
     @classmethod
     def of(cls, parameters: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
-        """Parse an address. columns: the default columns. Raises InputError for invalid values."""
+        """Parse an address. columns: the default columns. Raises InputError for invalid values, but not for a long query,
+        which the file of queries may have."""
 
         def last(name: str, default: str = "") -> str:
             return [default, *parameters.getlist(name)][-1]
 
         query, size = last("q"), last("size", "10")
-        if len(query) > LONGEST_QUERY:
-            raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
             raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
         lists = {name: parameters.getlist(name) for name in Column("").texts}
@@ -150,7 +149,12 @@ class State:
     def address(self, **changed: Any) -> str:
         """The part of the address after the question mark. changed: fields of the state to change first."""
         state = replace(self, **changed)
-        parts = [("q", state.query), *(("filter", text) for text in state.filters), ("size", str(state.size))]
+        known = state.id and len(state.query) > LONGEST_QUERY  # the file of queries has the text
+        parts = [
+            ("q", "" if known else state.query),
+            *(("filter", text) for text in state.filters),
+            ("size", str(state.size)),
+        ]
         for column in state.columns:
             parts += column.texts.items()
         parts += [("document", state.document)] if state.document else []

@@ -303,6 +303,22 @@ def test_a_walk_begins_with_the_first_query_of_its_order(page: TestClient, monke
 
 
 @pytest.mark.cluster
+def test_links_and_form_of_a_long_query_work(client: Any, page_index: str) -> None:
+    """They had its text, which the page refused."""
+    queries = {"q1": "rainbow " * 400}
+    with TestClient(application(Searcher(client, (page_index,)), queries=queries)) as browser:
+        text = browser.get("/", params={"id": "q1"}).text
+        links = [html.unescape(link) for link in re.findall(r'href="([^"]*\?[^"]*)"', text)]
+        assert len(links) == 4 and all("id=q1" in link for link in links)
+        for link in links:
+            assert browser.get(f"/{link.removeprefix('./')}").status_code == 200
+        (typed,) = re.findall(r'<input name="q" type="search" value="(.*?)"', text, re.DOTALL)
+        shown = browser.get("/", params={"id": "q1", "q": typed})
+        assert shown.status_code == 200 and 'data-document="rain"' in shown.text
+        assert browser.get("/", params={"id": "q1", "q": typed + "fish"}).status_code == 400
+
+
+@pytest.mark.cluster
 def test_an_interval_is_said_to_be_too_narrow_where_one_is_shown(page: TestClient) -> None:
     """One query has no interval, and was said to have one."""
     said = "an interval is too narrow"
