@@ -280,7 +280,8 @@ class AccessGuard:
         if shown is not None and same(shown, self.token):
             rest = urlencode([pair for pair in parameters if pair[0] != "token"])
             answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + rest if rest else ''}", 303)
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=scope["scheme"] == "https")
+            # Lax: a link on another site, such as a chat, opens the page. No GET writes; a POST from there has no cookie.
+            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="lax", secure=scope["scheme"] == "https")
             return answer
         # Other applications under the same name may set cookies that http.cookies cannot parse.
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")

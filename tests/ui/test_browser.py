@@ -16,7 +16,8 @@ import uvicorn
 from hostile_documents import DOCUMENTS
 from judged_page import write_report
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
 
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
@@ -245,6 +246,26 @@ def test_a_page_with_a_token_opens_by_its_address_alone(browser: Any, client: An
         friend.locator("[data-document=light]").first.hover()
         assert friend.locator("[data-document=light].lit").count() > 1, "the script came with the token's cookie"
         assert stranger.goto(f"{where}static/page.js").status == 401
+
+
+def test_a_link_on_another_site_opens_a_page_whose_token_the_browser_has(
+    browser: Any, client: Any, page_index: str, tmp_path: Path
+) -> None:
+    """The page said that it needs its token, which the browser did not send after such a click."""
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    app = application(Searcher(client, (page_index,)), token="t", queries={"q1": "rainbow"}, grades=grades)
+    with served(app) as where:
+        form = f'<form method=post action="{where}grade"><button>Send</button></form>'
+        chat = HTMLResponse(f'<a href="{where}?q=rainbow">Look</a>{form}')
+        with served(Starlette(routes=[Route("/", lambda request: chat)])) as other:
+            opened = browser.new_context().new_page()
+            opened.goto(f"{where}?token=t")
+            opened.goto(other.replace("127.0.0.1", "localhost"))
+            follow(opened, opened.get_by_role("link", name="Look"))
+            assert opened.locator(".hit").count() > 1
+            opened.goto(other.replace("127.0.0.1", "localhost"))
+            follow(opened, opened.get_by_role("button", name="Send"))
+            assert "needs its token" in opened.inner_text("body")
 
 
 def test_everything_works_under_a_path(browser: Any, client: Any, page_index: str, tmp_path: Path) -> None:
