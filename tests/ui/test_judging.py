@@ -6,6 +6,7 @@ import html
 import json
 import re
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from starlette.testclient import TestClient
 
 from opensearch_neural.corpus.judgements import read_qrels
 from opensearch_neural.errors import InputError
+from opensearch_neural.locks import hold
 from opensearch_neural.ui import walk
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
@@ -126,6 +128,26 @@ def test_two_pages_with_one_file_know_each_others_grades(tmp_path: Path) -> None
     assert one.qrels() == other.qrels() == {"q1": {"rain": 3}, "q2": {"fish": 2}}
     one.add(grade("q1", "rain", 0))
     assert other.qrels()["q1"] == {"rain": 0}, "in the same second the last line counts"
+
+
+def test_a_page_waits_while_another_writes_and_leaves_no_blank_line(tmp_path: Path) -> None:
+    """A blank line, which two pages that wrote at once could leave in the file, was said to be no grade."""
+    file = tmp_path / "grades.jsonl"
+    grades = Grades.read(file)
+    writing = threading.Thread(target=grades.add, args=[grade("q1", "light", 3)])
+    with file.open("ab", buffering=0) as other:
+        hold(other)
+        writing.start()
+        writing.join(0.3)
+        assert writing.is_alive() and not file.read_bytes()
+        other.write(line_of() + b"\n")
+    writing.join()
+    assert [json.loads(line)["document"] for line in file.read_text().splitlines()] == ["rain", "light"]
+
+
+def test_a_blank_line_among_the_grades_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "grades.jsonl").write_bytes(b"\n" + line_of() + b"\n\n" + line_of(document="light") + b"\r\n \n")
+    assert Grades.read(tmp_path / "grades.jsonl").of("q1", "ann") == {"rain": 1, "light": 1}
 
 
 @pytest.mark.parametrize("id", ["two words", " rain", "rain\u00a0", ""])
