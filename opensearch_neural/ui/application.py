@@ -226,15 +226,23 @@ async def add_grade(request: Request) -> Response:
 
 
 def export(request: Request) -> Response:
-    """Grades as qrels of TREC or BEIR, or as the Search Relevance Workbench imports them."""
+    """Grades as qrels of TREC or BEIR, or as the Search Relevance Workbench imports them; an error as plain text."""
     grades: Grades = request.app.state.grades
     name = grades.path.stem if grades.path else "grades"
-    if request.path_params["form"] == "trec":
-        return PlainTextResponse(grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'})
-    if request.path_params["form"] == "beir":
-        return PlainTextResponse(grades.beir(), headers={"content-disposition": 'attachment; filename="grades.tsv"'})
-    if request.path_params["form"] == "workbench":
-        return JSONResponse(grades.workbench(name))
+    form = request.path_params["form"]
+    try:
+        if form == "trec":
+            return PlainTextResponse(
+                grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'}
+            )
+        if form == "beir":
+            return PlainTextResponse(
+                grades.beir(), headers={"content-disposition": 'attachment; filename="grades.tsv"'}
+            )
+        if form == "workbench":
+            return JSONResponse(grades.workbench(name))
+    except InputError as error:
+        return PlainTextResponse(str(error), 400)
     return PlainTextResponse("Grades can be exported as trec, as beir or as workbench.", 404)
 
 

@@ -413,6 +413,16 @@ def test_only_a_grade_is_taken(page: TestClient, tmp_path: Path, sent: Any, type
     assert ("q1\train\t3" in page.get("/grades/beir").text) == (status == 204)
 
 
+def test_grades_that_a_format_cannot_hold_are_refused_in_plain_text(tmp_path: Path) -> None:
+    """The error was a web page, which `curl` wrote into a file of qrels."""
+    grades = Grades(tmp_path / "grades.jsonl")
+    grades.add(grade("q1", "two words", 1))
+    client: Any = None
+    answer = TestClient(application(Searcher(client, ("docs",)), queries=QUERIES, grades=grades)).get("/grades/trec")
+    assert answer.status_code == 400 and answer.headers["content-type"].startswith("text/plain")
+    assert answer.text.startswith("TREC qrels cannot contain an id with a blank")
+
+
 @pytest.mark.cluster
 def test_without_a_file_nothing_is_judged(client: Any, page_index: str) -> None:
     browser = TestClient(application(Searcher(client, (page_index,))))
