@@ -35,6 +35,8 @@ class Column:
     """An index or alias."""
     body: str = ""
     """For the engine "own body": a search body as JSON, with {{query}} in place of the query's text."""
+    name: str = ""
+    """For the engine "own body": its name on the page; empty: "own body"."""
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     """{option of an engine: what the user wrote, of a flag "yes"}, without empty texts."""
 
@@ -42,7 +44,7 @@ class Column:
     def texts(self) -> dict[str, str]:
         """{parameter of an address: its text}; every column has all parameters."""
         options = {name: self.options.get(name, "") for name in takers()}
-        return {"engine": self.engine, "index": self.index, **options, "body": self.body}
+        return {"engine": self.engine, "index": self.index, **options, "name": self.name, "body": self.body}
 
     @property
     def chosen(self) -> dict[str, tuple[Option, str]]:
@@ -70,7 +72,7 @@ class Column:
             name.replace("_", " ") + ("" if option.is_flag else f" {text}")
             for name, (option, text) in self.chosen.items()
         ]
-        return ", ".join([self.engine, *options])
+        return ", ".join([(self.engine == OWN_BODY and self.name) or self.engine, *options])
 
 
 def offered(engine: str) -> dict[str, Option]:
@@ -131,7 +133,8 @@ class State:
             if engine:
                 texts = {name: texts[at] for name, texts in lists.items() if at < len(texts)}
                 options = {name: texts[name] for name in takers() if texts.get(name)}
-                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), options))
+                name = texts.get("name", "").strip()[:100]
+                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), name, options))
         return cls(
             query=query,
             filters=tuple(

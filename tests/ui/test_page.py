@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import socket
@@ -411,6 +412,33 @@ def test_the_engines_that_are_named_at_the_start_are_those_of_the_first_page(
             each["value"] for each in Elements(browser.get("/", params=asked).text).of("option") if "selected" in each
         ]
         assert [name for name in chosen if name in ENGINES] == ["sparse"]
+
+
+def test_production_s_own_query_is_a_column_before_the_engines(
+    cluster_url: str, page_index: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hits that only production finds were never judged, and `osn eval` counted them as not relevant."""
+    apps: list[Any] = []
+    monkeypatch.setattr(ui, "serve", lambda app, *_: apps.append(app))
+    (tmp_path / "query.json").write_text('{"size": {{size}}, "query": {"match": {"title": {{query}}}}}')
+    (tmp_path / "queries.tsv").write_text("q1\tfish trout\n")
+    template = ["--template", f"production={tmp_path / 'query.json'}", "--queries", str(tmp_path / "queries.tsv")]
+    asked = ["ui", page_index, "--url", cluster_url, *template]
+    for more, engines in (["--engines", "sparse"], ["sparse"]), ([], ["bm25", "bm25-sparse"]):
+        CliRunner().invoke(osn, [*asked, *more], catch_exceptions=False)
+        browser = TestClient(apps[-1], base_url="http://localhost")
+        shown = browser.get("/", params={"q": "trout"}).text
+        (link,) = re.findall(r'href="(\?[^"]*)">Permalink', shown)
+        for text in (shown, browser.get(f"/{html.unescape(link)}").text):
+            assert re.findall(r'<h2 id="column-.">(.*?)</h2>', text) == ["production", *engines]
+            assert Elements(text).of("li", "hit")[0]["data-document"] == "trout"
+        judged = browser.get("/judge", params={"id": "q1", "who": "ann"}).text
+        assert judged.count('<section class="column"') == 1 + len(engines) and "could not be searched" not in judged
+    CliRunner().invoke(osn, [*asked, "--template-index", "articles"], catch_exceptions=False)
+    own, *others = apps[-1].state.columns
+    assert own.index == "articles" and {each.index for each in others} == {page_index}
+    done = CliRunner().invoke(osn, [*asked[:4], "--template-index", "articles"])
+    assert "--template-index has no effect without --template" in f"{done.output}{done.exception}"
 
 
 def test_a_port_in_use_ends_in_a_message(cluster_url: str, page_index: str) -> None:
