@@ -336,7 +336,8 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return plain(float(value))
+        # A double would round ids of a column such as decimal(38, 0).
+        return int(value) if value.as_tuple().exponent == 0 else plain(float(value))
     if isinstance(value, bytes):
         try:
             return plain(value.decode("utf-8"))

@@ -74,6 +74,17 @@ def test_rows_of_parquet_are_refused_alone_and_types_that_json_lacks_are_written
     assert json.loads(rejected[2].raw)["id"] == 1
 
 
+def test_decimals_without_a_fraction_are_whole_numbers_with_all_their_digits(tmp_path: Path) -> None:
+    """As databases export ids: they were rounded to doubles, and refused as ids."""
+    from decimal import Decimal
+
+    large = 2**53 + 1
+    row = {"id": Decimal(large), "text": "t", "account": Decimal(-large), "price": Decimal("10.00")}
+    (document,), rejected = read(parquet([row], tmp_path / "c.parquet"))
+    assert (document.id, document.fields, rejected) == (str(large), {"account": -large, "price": 10.0}, [])
+    assert isinstance(document.fields["price"], float)
+
+
 def test_a_map_is_an_object_that_is_found_by_its_keys(tmp_path: Path) -> None:
     """pyarrow gives lists of pairs, of which a search finds neither."""
     pa = pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
