@@ -245,23 +245,30 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
 
 
 def document_of_row(
-    row: Mapping[str, Any] | Exception, names: FieldNames, file: str, number: int, on_reject: OnReject
+    row: Mapping[str, Any], names: FieldNames, file: str, number: int, on_reject: OnReject
 ) -> Document | None:
     """A Document from a row of a format other than JSON; None if it was rejected.
 
-    row: {column: value}, or the error that its conversion raised
+    row: {column: value, or the error that its conversion raised}
     """
     try:
-        if isinstance(row, UnicodeDecodeError):
-            raise Defect("invalid UTF-8")
-        if isinstance(row, Exception):
-            raise Defect(first_line(row))
         record = {str(key): plain(value) for key, value in row.items() if value is not None}
         return as_document(record, names, file, number)
     except Defect as defect:
-        raw = "" if isinstance(row, Exception) else json.dumps(row, default=str)
-        on_reject(Rejected(file, number, str(defect), raw))
+        on_reject(Rejected(file, number, str(defect), json.dumps(row, default=_to_mend)))
         return None
+
+
+def _to_mend(value: Any) -> Any:
+    """A value that JSON lacks, as the record would have it; what it cannot have, as a text.
+
+    Bytes that are not UTF-8 become lone surrogates, so that the record is refused again until they are mended.
+    """
+    try:
+        return plain(value)
+    except Defect:
+        data = value.object if isinstance(value, UnicodeDecodeError) else value
+        return data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else str(data)
 
 
 def check_columns(columns: list[str], names: FieldNames, where: str, objects: Collection[str] = ()) -> None:
@@ -343,6 +350,10 @@ def plain(value: Any, depth: int = 0) -> Any:
             return plain(value.decode("utf-8"))
         except UnicodeDecodeError:
             raise Defect("binary data, or invalid UTF-8, in a field") from None
+    if isinstance(value, UnicodeDecodeError):
+        raise Defect("invalid UTF-8")
+    if isinstance(value, Exception):
+        raise Defect(first_line(value))
     raise Defect(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 

@@ -69,22 +69,24 @@ def _holds_objects(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_struct(kind))
 
 
-def _rows(batch: Any, maps: set[str], errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:
-    """The rows of a record batch, converted together, or one by one if that fails (for invalid UTF-8 in a row).
+def _rows(batch: Any, maps: set[str], errors: tuple[type[Exception], ...]) -> list[dict[str, Any]]:
+    """The rows of a record batch, converted together, or cell by cell if that fails (for invalid UTF-8 in a cell, say).
+    A cell that cannot be converted is the error.
 
     maps: the columns of maps, which pyarrow gives as lists of pairs; a document has objects
     """
     try:
-        return [_with_objects(row, maps) for row in batch.to_pylist()] if maps else batch.to_pylist()
+        rows = batch.to_pylist()
     except errors:
-        rows: list[dict[str, Any] | Exception] = []
-        for index in range(len(batch)):
-            try:
-                rows += [_with_objects(row, maps) for row in batch.slice(index, 1).to_pylist()]
-            except errors as error:
-                rows.append(error)
-        return rows
+        rows = [{} for _ in range(len(batch))]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            for row, cell in zip(rows, column, strict=True):
+                try:
+                    row[name] = cell.as_py()
+                except errors as error:
+                    row[name] = error
+    return [_with_objects(row, maps) for row in rows] if maps else rows
 
 
 def _with_objects(row: dict[str, Any], maps: set[str]) -> dict[str, Any]:
-    return row | {name: {str(key): value for key, value in row[name]} for name in maps if row[name] is not None}
+    return row | {name: {str(key): value for key, value in row[name]} for name in maps if isinstance(row[name], list)}

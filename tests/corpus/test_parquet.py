@@ -71,7 +71,26 @@ def test_rows_of_parquet_are_refused_alone_and_types_that_json_lacks_are_written
         (3, "binary data"),
         (4, "no text: ex"),
     ]
-    assert json.loads(rejected[2].raw)["id"] == 1
+    raws = [json.loads(reject.raw) for reject in rejected]
+    assert raws[0] | {"x": 1.5} == {"id": 1, "text": "t", **documents[0].fields}, "the values of its document"
+    assert raws[1]["raw"] == "\udcff" and raws[2]["id"] == 1
+
+
+def test_the_letter_of_a_row_that_cannot_be_converted_holds_the_row_and_is_refused_until_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    """It held an empty text."""
+    pa = pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
+    from pyarrow import parquet as pq
+
+    texts = pa.array([b"rain", b"snow \xff"], pa.binary()).cast(pa.string(), safe=False)
+    tags = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"id": ["1", "2"], "text": texts, "tags": tags}), tmp_path / "c.parquet")
+    documents, (rejected,) = read(tmp_path / "c.parquet")
+    assert [document.id for document in documents] == ["1"] and rejected.reason == "invalid UTF-8"
+    assert json.loads(rejected.raw) == {"id": "2", "text": "snow \udcff", "tags": {"a": "b"}}
+    (_, (again,)) = read(written(tmp_path / "letters.jsonl", rejected.raw.encode()))
+    assert "half a surrogate pair" in again.reason
 
 
 def test_decimals_without_a_fraction_are_whole_numbers_with_all_their_digits(tmp_path: Path) -> None:
