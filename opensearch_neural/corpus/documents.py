@@ -112,7 +112,8 @@ class Defect(Exception):
 
 @dataclass(slots=True, frozen=True)
 class FieldNames:
-    """Field names for each part of a document; the first name that a record has is used.
+    """Field names for each part of a document; the first name that a record has is used. A field that is null or empty
+    counts only if the others are, too.
 
     `a.b` is a field of this name, else the field `b` of the object `a`.
     """
@@ -158,14 +159,28 @@ class FieldNames:
         return next((name for name in names if name in record), None)
 
     def lifted(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The record, with each part that lies in an object as a field `a.b` beside the rest of the object."""
+        """The record, with each part that lies in an object as a field `a.b` beside the rest of the object, and without a
+        part's empty fields if a later one has a value.
+        """
         for part in ("id", "title", "text", "url"):
+            empty: list[str] = []
             for name in getattr(self, part):
                 if name in record:
-                    break
-                if "." in name and (inside := taken(record, name)) is not None:
+                    value, lifted = record[name], record
+                elif "." in name and (inside := taken(record, name)) is not None:
                     value, rest = inside
-                    record = {**rest, name: value}
+                    lifted = {**rest, name: value}
+                else:
+                    continue
+                words = "" if value is None else text_of(value, " ")
+                if words is not None and not words.strip():
+                    record = record if empty else lifted
+                    empty.append(name)
+                elif not empty:
+                    record = lifted
+                    break
+                elif words or part == "id":  # what is neither, such as an object, is a field of the record's own
+                    record = {key: lifted[key] for key in lifted if key not in empty}
                     break
         return record
 
