@@ -146,11 +146,12 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
     log = ClickLog()
     for where, record in queries:
         ids = record.get("query_response_hit_ids") or []
-        if not isinstance(record.get("query_id"), str) or not isinstance(record.get("user_query"), str):
+        words = "" if record.get("user_query") is None else record["user_query"]  # UBI does not require it
+        if not isinstance(record.get("query_id"), str) or not isinstance(words, str):
             raise InputError(f"{where}: expected query_id and user_query as texts; {fields_of(record)}")
         if not isinstance(ids, list):
             raise InputError(f"{where}: query_response_hit_ids must be a list")
-        searches[record["query_id"]] = record["user_query"], [str(id) for id in ids]
+        searches[record["query_id"]] = words, [str(id) for id in ids]
     seen: dict[str, dict[str, int]] = {}
     clicked: dict[str, dict[str, int]] = {}
     for where, record in events:

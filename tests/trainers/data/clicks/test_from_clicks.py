@@ -166,6 +166,16 @@ def test_searches_of_ubi_whose_shown_documents_are_not_logged_are_left_out(tmp_p
     assert "60 searches with clicks" in (raised.value.remedy or "")
 
 
+def test_a_search_of_ubi_without_a_query_is_left_out(tmp_path: Path) -> None:
+    """As of a page of a category: it refused the whole log."""
+    queries, events = ubi(tmp_path)
+    with queries.open("a") as file:
+        file.write('{"query_id": "t0"}\n{"query_id": "t1", "user_query": null, "query_response_hit_ids": ["good"]}\n')
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "60 searches, 90 impressions, 30 clicks" in result.stdout
+    assert "left out: 2 searches without words" in result.stderr
+
+
 @pytest.mark.parametrize(
     "event",
     [
