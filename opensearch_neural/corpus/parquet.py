@@ -1,10 +1,12 @@
-"""Corpora in parquet files: each row is a document."""
+"""Corpora in parquet files: each row is a document. Columns that only the names of folders hold are its fields, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 from opensearch_neural.corpus.documents import (
     Document,
@@ -16,9 +18,24 @@ from opensearch_neural.corpus.documents import (
 )
 from opensearch_neural.errors import InputError, MissingExtra
 
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive and Spark write for null in the name of a folder."""
 
-def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+
+def partition_of(path: PurePath) -> dict[str, str]:
+    """{column: value} that the folders of a path name, as Hive and Spark write them: lang=en/year=2025/part-0.parquet"""
+    parts = [part.partition("=") for part in path.parts[:-1]]
+    return {
+        unquote(name): unquote(value) for name, equals, value in parts if name and equals and value != DEFAULT_PARTITION
+    }
+
+
+def read_parquet(
+    file: Path, names: FieldNames, on_reject: OnReject, partition: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Document]:
     """Rows of one parquet file.
+
+    partition: {column: value} of all rows, unless the file has the column
 
     Raises InputError for a file that is not parquet or is truncated, and at a damaged row group.
     """
@@ -33,13 +50,14 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
         source = parquet.ParquetFile(file)
         sizes = [source.metadata.row_group(group).num_rows for group in range(source.metadata.num_row_groups)]
         columns = source.schema_arrow.names
+        partition = {name: value for name, value in partition.items() if name not in columns}
         maps = {field.name for field in source.schema_arrow if pa.types.is_map(field.type)}
         objects = maps | {field.name for field in source.schema_arrow if _holds_objects(pa, field.type)}
     except errors as error:
         reason = f"cannot be read as parquet (truncated or damaged?): {first_line(error)}"
         raise InputError(f"{file}: {reason}", remedy) from None
     with source:
-        check_columns(columns, names, str(file), objects)
+        check_columns([*columns, *partition], names, str(file), objects)
         number = 0
         for group, size in enumerate(sizes):
             end = number + size
@@ -57,7 +75,7 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
                     break
                 for row in _rows(batch, maps, errors):
                     number += 1
-                    document = document_of_row(row, names, str(file), number, on_reject)
+                    document = document_of_row({**row, **partition}, names, str(file), number, on_reject)
                     if document is not None:
                         yield document
 

@@ -128,6 +128,37 @@ def test_what_writers_keep_beside_their_data_is_not_read(tmp_path: Path) -> None
     assert [document.id for document in read_corpus(tmp_path)] == [RECORDS[0]["_id"]] * 2
 
 
+def test_every_parquet_file_below_a_folder_is_read_also_by_links_and_other_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of these, the reader took one without a word, and refused the folder without it."""
+    folder, elsewhere = tmp_path / "c", tmp_path / "elsewhere"
+    names = ["a.parquet", "b.pq", "c.PARQUET", "deep/d.parquet"]
+    for number, place in enumerate([*(folder / name for name in names), elsewhere / "e.parquet"]):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        parquet([{"id": str(number), "text": "rain"}], place)
+    (folder / "link").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(folder)
+    (folder / "twice").symlink_to(folder / "deep")
+    (folder / "more.jsonl.gz").write_bytes(b"")
+    (folder / "README.md").write_bytes(b"")
+    assert [document.id for document in read_corpus(folder)] == ["0", "1", "2", "3", "4"]
+    (told,) = caplog.messages
+    assert "its parquet files are read, and not 1 others, such as" in told and told.endswith("more.jsonl.gz")
+    for name in ("a.parquet", "b.pq", "c.PARQUET"):
+        (folder / name).unlink()
+    assert [document.id for document in read_corpus(folder)] == ["3", "4"]
+
+
+def test_columns_that_only_the_names_of_folders_hold_are_fields(tmp_path: Path) -> None:
+    """As Hive and Spark write them: they were lost."""
+    for number, name in enumerate(["day=2025-03-14/lang=de%2FCH", "day=__HIVE_DEFAULT_PARTITION__", "own=7"]):
+        (tmp_path / name).mkdir(parents=True)
+        parquet([{"id": str(number), "text": "rain", "own": "1"}], tmp_path / name / "p.parquet")
+    fields = {document.id: document.fields for document in read_corpus(tmp_path)}
+    assert fields == {"0": {"own": "1", "day": "2025-03-14", "lang": "de/CH"}, "1": {"own": "1"}, "2": {"own": "1"}}
+
+
 def test_a_text_in_a_struct_a_map_or_a_list_of_structs_is_found(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
     kinds = [
