@@ -34,7 +34,12 @@ def test_rows_of_csv_name_the_line_on_which_they_begin(tmp_path: Path) -> None:
         (8, "not a row of csv: ',' expected"),
         (9, "the id (id) is empty"),
     ]
-    assert [reject.raw for reject in rejected][1:3] == ["3,t,Stra\\xdfe,2000", '4,t,"unbalanced" quotes,']
+    assert [reject.raw for reject in rejected] == [
+        "2,t,too,many,columns",
+        '{"id": "3", "title": "t", "text": "Stra\\udcdfe", "year": "2000"}',
+        '4,t,"unbalanced" quotes,',
+        '{"id": "", "title": "t", "text": "no id"}',
+    ]
 
 
 @pytest.mark.parametrize(
