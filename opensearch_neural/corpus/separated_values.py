@@ -72,6 +72,8 @@ def read_tsv(
 ) -> Iterator[Document]:
     """Rows of a tsv. Without a header it has two columns, id and text, as in MS MARCO: all after the first tab is text.
 
+    If the field of ids, texts or titles was named, it has a header.
+
     Raises InputError for a header without id or text, and for a file without a header that has more columns.
     """
     lines = read_lines(stream, file, blanks=True)
@@ -83,7 +85,8 @@ def read_tsv(
     if quoted or all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
         return _quoted_rows(lines, file, names, on_reject, "\t")
     part_names = {*names.text, *names.title}
-    if len(names.id) == 1 or (set(cells) & {*names.id} and set(cells) & part_names) or len(cells) < 2:
+    is_named = 1 in map(len, (names.id, names.text)) or (len(names.title) == 1 and names.title != FieldNames().title)
+    if is_named or (set(cells) & {*names.id} and set(cells) & part_names) or len(cells) < 2:
         return _unquoted_rows(lines, file, names, on_reject, warn)
     ahead = list(islice(lines, FIRST_LINES))
     if min(len(_cells(line)) for _, line in ahead if isinstance(line, BadLine) or line.strip()) > 2:

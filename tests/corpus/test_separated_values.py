@@ -84,6 +84,16 @@ def test_a_tsv_of_two_columns_without_a_header_is_id_and_text_as_in_ms_marco(tmp
     ]
 
 
+@pytest.mark.parametrize("part", ["id_field", "text_field", "title_field"])
+def test_a_tsv_has_a_header_if_a_column_of_it_is_named(part: str, tmp_path: Path) -> None:
+    """The header became the document `key`, and --text-field was ignored."""
+    path = written(tmp_path / "c.tsv", b"key\tabstract\n1\train\n")
+    with pytest.raises(InputError, match=r"no (id|text) column; its columns are: key, abstract"):
+        read(path, **{part: "key" if part == "id_field" else "abstract"})
+    (document,), _ = read(path, id_field="key", text_field="abstract")
+    assert (document.id, document.text) == ("1", "rain")
+
+
 @pytest.mark.parametrize("rows", [b"0\tone\ttwo\n1\tthree\n", b"1\tthree\n0\tone\ttwo\n"])
 def test_a_tab_in_the_text_of_two_columns_without_a_header_is_part_of_it(rows: bytes, tmp_path: Path) -> None:
     """As in queries of BEIR's robust04, wherever the first such line stands."""
