@@ -266,6 +266,45 @@ def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False)
     return plain
 
 
+def check_alike(corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any]) -> None:
+    """Warn of fields that the indexes of `opensearch:INDEX` map differently.
+
+    mappings: those of `mappings_of`
+    names: the possible field names of the parts of a document
+    mapped: {field: mapping} of `--mapping`
+    Raises InputError for a date that has other formats in another index, because a number may be another time there.
+    """
+    index = corpus.removeprefix(PREFIX)
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for _, each in sorted(mappings.items()):
+        properties = each["mappings"].get("properties", {})
+        part_of = _parts_in(properties, names)
+        own = {name.partition(".")[0] for name in (*mapped, *part_of)} | RESERVED_FIELDS | {_id_field(names)}
+        for field, mapping in properties.items():
+            if field not in own:
+                kinds.setdefault(field, []).append(mapping)
+    other: dict[str, str] = {}
+    for field, several in kinds.items():
+        plain = [plain_mapping(mapping) or {"type": mapping.get("type", "object")} for mapping in several]
+        if all(_both(plain[0], each) for each in plain):
+            continue
+        if all(each["type"] == "date" for each in plain):
+            formats = " and ".join(dict.fromkeys(each["format"] for each in plain))
+            raise InputError(
+                f"the indexes of {index!r} have different formats of the date {field!r}: {formats}",
+                f'say with --mapping which it has in the new index: {{"{field}": {{"type": "date", "format": "…||…"}}}}, '
+                "of which the first that fits a value is taken; or ingest the indexes into one each",
+            )
+        other[field] = ", ".join(dict.fromkeys(mapping.get("type", "object") for mapping in several))
+    if other:
+        log.warning(
+            "the indexes of %r map these fields differently, so that their first value decides how the new index maps them: "
+            "%s; --mapping FILE says how",
+            index,
+            _named(other),
+        )
+
+
 def warn_of_queries(
     corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any], kept: Mapping[str, Any]
 ) -> None:
@@ -284,13 +323,18 @@ def warn_of_queries(
     told = other_for_queries(properties, names, mapped, kept)
     other = {field: change for field, change in told.items() if field not in own}
     if other:
-        shown = [f"{name} ({told})" for name, told in list(other.items())[:NAMED]]
         log.warning(
             "queries that name these fields of %r find other hits in the new index, or none: %s; --mapping FILE says how "
             "fields are mapped (docs/how-to/production-query.md)",
             corpus.removeprefix(PREFIX),
-            ", ".join(shown) + (f" and {len(other) - NAMED} more" if len(other) > NAMED else ""),
+            _named(other),
         )
+
+
+def _named(told: Mapping[str, str]) -> str:
+    """Fields with what is told of each; of more than NAMED, the number of the others."""
+    shown = ", ".join(f"{name} ({what})" for name, what in list(told.items())[:NAMED])
+    return shown + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")
 
 
 def other_for_queries(

@@ -597,6 +597,36 @@ def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, 
     assert fields("*") == {"stock": malformed}
 
 
+def test_fields_that_several_indexes_map_differently_are_named_and_dates_refused(
+    client: OpenSearch, index_name: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Dates of one of them were of 1970 in the new index, and ranges over prices compared characters, without a word."""
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "price": [{"type": "keyword"}, {"type": "long"}],
+        "stock": [{"type": "long"}, {"type": "float", "ignore_malformed": True}],
+        "note": [{"type": "text"}, {"type": "keyword"}],
+        "when": [{"type": "date"}, {"type": "date", "format": "epoch_second"}],
+        "day": [{"type": "date"}, {"type": "date", "format": "strict_date_optional_time||epoch_millis"}],
+        "text": [{"type": "text"}, {"type": "match_only_text"}],
+    }
+    values = [{"price": "9", "when": "2025-03-14T00:00:00Z"}, {"price": 10, "when": 1_770_000_000}]
+    for at in (0, 1):
+        mappings = {"properties": {name: several[at] for name, several in kinds.items()}}
+        body = {"mappings": mappings, "settings": {"number_of_replicas": 0}}
+        client.indices.create(index=f"{index_name}-theirs-{at}", body=body)
+        client.index(index=f"{index_name}-theirs-{at}", id=str(at), body={"text": "rain", **values[at]}, refresh=True)
+    job = Job(CorpusSource(f"opensearch:{index_name}-theirs-*"), f"{index_name}-new", new_index=NewIndex(replicas=0))
+    with pytest.raises(InputError, match=r"formats of the date 'when': strict_.*_millis and epoch_second"):
+        run_job(client, job, show_progress=False)
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"when": {"type": "date", "format": "strict_date_optional_time||epoch_second"}}')
+    run_job(client, replace(job, new_index=NewIndex(replicas=0, mapping=mapping)), show_progress=False)
+    (told,) = [line for line in caplog.messages if "map these fields differently" in line]
+    assert "note (text, keyword), price (keyword, long);" in told and "stock" not in told and "day" not in told
+    query = {"range": {"when": {"gte": "2026-01-01"}}}
+    assert client.count(index=job.index, body={"query": query})["count"] == 1
+
+
 def test_title_text_and_plain_fields_keep_their_subfields(
     client: OpenSearch, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
