@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
+from fnmatch import fnmatchcase
 from heapq import merge
 from typing import IO, TYPE_CHECKING, Any
 
@@ -303,6 +304,55 @@ def check_alike(corpus: str, mappings: Mapping[str, Any], names: FieldNames, map
             index,
             _named(other),
         )
+
+
+def check_source(mappings: Mapping[str, Any], names: FieldNames) -> None:
+    """Warn of fields of `opensearch:INDEX` that its `_source` excludes or does not include, so that they cannot be copied.
+
+    mappings: those of `mappings_of`
+    names: the possible field names of the parts of a document
+    Raises InputError if the title or the text is among them.
+    """
+    for index, each in sorted(mappings.items()):
+        properties, source = each["mappings"].get("properties", {}), each["mappings"].get("_source", {})
+        fields = {*_leaves(properties)} - _copied_to(properties)
+        lost = {field for field in fields if not _in_source(field, source)}
+        if record_in(each["mappings"], index) is not None:  # vectors are made anew
+            lost = {field for field in lost if field.partition(".")[0] not in VECTOR_FIELDS}
+        for part in ("title", "text"):
+            there = fields.intersection(getattr(names, part))
+            if there and there <= lost:
+                raise InputError(
+                    f"the index {index!r} does not keep the {part} ({', '.join(sorted(there))}) in its _source",
+                    "ingest from the original source of the documents",
+                )
+        if lost:
+            log.warning(
+                "the index %r does not keep these fields in its _source, so the new index will not have them: %s",
+                index,
+                ", ".join(sorted(lost)),
+            )
+
+
+def _leaves(properties: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The full names of the fields that documents may have values of."""
+    for name, mapping in properties.items():
+        if "properties" in mapping:
+            yield from _leaves(mapping["properties"], f"{before}{name}.")
+        elif mapping.get("type") != "alias":
+            yield before + name
+
+
+def _in_source(field: str, source: Mapping[str, Any]) -> bool:
+    """Whether documents keep a field in `_source`. source: `_source` of the mapping, with names and patterns"""
+    parts = field.split(".")
+    paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+    def named(patterns: list[str]) -> bool:
+        return any(fnmatchcase(path, pattern) for path in paths for pattern in patterns)
+
+    includes = source.get("includes", [])
+    return (not includes or named(includes)) and not named(source.get("excludes", []))
 
 
 def warn_of_queries(

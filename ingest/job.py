@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import CorpusSource, Records, everything, ignore, spooled
-from ingest.corpus_from_index import PARTS, check_alike, is_index, long_fields, mappings_of, plain_fields, warn_of_queries
+from ingest.corpus_from_index import (
+    PARTS,
+    check_alike,
+    check_source,
+    is_index,
+    long_fields,
+    mappings_of,
+    plain_fields,
+    warn_of_queries,
+)
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
@@ -188,6 +197,7 @@ def prepare(
             mappings = mappings_of(client, corpus.path)
             longs_there = long_fields(mappings)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
+            check_source(mappings, corpus.names)
             check_alike(corpus.path, mappings, corpus.names, fields)
             warn_of_queries(corpus.path, mappings, corpus.names, fields, plain)
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields

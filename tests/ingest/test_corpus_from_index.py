@@ -384,6 +384,36 @@ def test_a_document_that_cannot_be_taken_costs_no_other(client: OpenSearch, inde
         copied(client, f"{index_name}-blind")
 
 
+def test_fields_that_the_old_index_does_not_keep_in_its_source_are_named_and_the_text_refused(
+    client: OpenSearch, index_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were missing in the new index, without a word; without its text it had titles alone."""
+    names = ("title", "text", "secret", "own.a", "own.b", "kept.c")
+    body = {"title": "t", "text": "rain", "secret": "s", "own": {"a": "a", "b": "b"}, "kept": {"c": "c"}}
+    for at, source in enumerate(
+        [{"excludes": ["secret", "o*.b"]}, {"includes": ["t*", "kept"]}, {"excludes": ["te*"]}, {"includes": ["text"]}]
+    ):
+        theirs = f"{index_name}-theirs-{at}"
+        properties = {name: {"type": "text" if name.startswith("t") else "keyword"} for name in names}
+        mappings = {"_source": source, "properties": {**properties, "all": {"type": "text"}}}
+        mappings["properties"]["title"]["copy_to"] = "all"
+        client.indices.create(index=theirs, body={"mappings": mappings, "settings": {"number_of_replicas": 0}})
+        client.index(index=theirs, id="1", body=body, params={"refresh": "true"})
+        caplog.clear()
+        job = Job(CorpusSource(f"opensearch:{theirs}"), f"{index_name}-{at}", new_index=NewIndex(replicas=0))
+        if at < 2:
+            run_job(client, job, show_progress=False)
+            told = [line.partition("have them: ")[2] for line in caplog.messages if "in its _source" in line]
+            assert told == [["own.b, secret"], ["own.a, own.b, secret"]][at]
+            kept = client.get(index=job.index, id="1")["_source"]
+            assert [f"{name}.{sub}" for name in ("own", "kept") for sub in kept.get(name, ())] == (
+                ["own.a", "kept.c"] if at == 0 else ["kept.c"]
+            )
+        else:
+            with pytest.raises(InputError, match=f"does not keep the {['text', 'title'][at - 2]} "):
+                run_job(client, job, show_progress=False)
+
+
 def test_fields_that_queries_find_otherwise_are_named() -> None:
     text = {"type": "text", "fields": {"raw": {"type": "keyword"}}}
     properties = {
