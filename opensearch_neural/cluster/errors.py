@@ -112,7 +112,8 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
         return plain_http_to_tls(attempt.url)  # the answer of nginx and Go
     if status == 401:
         return _translate_unauthenticated(where, attempt)
-    if kind in ("cluster_block_exception", "index_create_block_exception"):
+    # 503: the cluster is starting, or without a manager; nobody set that block.
+    if status != 503 and kind in ("cluster_block_exception", "index_create_block_exception"):
         return _translate_block(where, request, kind, reason)
     if status == 403 and kind in ("", "security_exception"):
         return _translate_forbidden(where, request, reason, attempt)

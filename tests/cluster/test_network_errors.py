@@ -129,4 +129,6 @@ def test_a_cluster_that_is_still_starting_is_said_to_be(refusal: Callable[..., C
         }
     }
     with http_server(lambda _: Answer.of_json({**body, "status": 503}, 503)) as server:
-        assert "SERVICE_UNAVAILABLE" in refusal(server.url).message
+        error = refusal(server.url)
+    assert "SERVICE_UNAVAILABLE" in error.message
+    assert "is the cluster still starting, or without a cluster manager?" in str(error.remedy)
