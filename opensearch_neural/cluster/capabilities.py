@@ -45,7 +45,7 @@ class Capabilities:
     """The capabilities of a cluster. A feature is True, False or None (unknown); `notes` says why it is False or None."""
 
     version: str = ""
-    """As the server reports it; "" if it does not (serverless collections)."""
+    """As the server reports it, or the oldest of its nodes if this user may not ask; "" if unknown (serverless collections)."""
     distribution: str = ""
     """ "opensearch"; "" if the server does not report it."""
     cluster_name: str = ""
@@ -92,9 +92,8 @@ class Capabilities:
 
     @property
     def version_number(self) -> tuple[int, int]:
-        """(major, minor); (0, 0) if the server does not report its version."""
-        match = re.match(r"(\d+)\.(\d+)", self.version)
-        return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+        """(major, minor); (0, 0) if the version is unknown."""
+        return _release(self.version)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "usable": self.usable}
@@ -108,7 +107,7 @@ def quick_capabilities(client: OpenSearch) -> Capabilities:
     """The capabilities that version and plugins imply: three requests without a write, once for each client.
 
     Good enough to choose between a query's forms with and without the plugin. A feature that they do not decide is None;
-    plugin features are None if this user may not list plugins.
+    plugin features are None if this user may not list plugins, or if neither they nor the server tell the release.
 
     Raises:
         ClusterError: if the cluster cannot be reached.
@@ -135,9 +134,17 @@ def ask(client: OpenSearch, timeout: float) -> Capabilities:
         capabilities.cluster_name = str(info.get("cluster_name", ""))
     listed = allowed(lambda: client.nodes.info(metric="plugins", request_timeout=timeout))
     if isinstance(listed, dict) and listed.get("nodes"):
-        capabilities.plugins = _common_plugins(list(listed["nodes"].values()))
+        nodes = list(listed["nodes"].values())
+        capabilities.plugins = _common_plugins(nodes)
+        if not capabilities.version:
+            capabilities.version = min((str(node.get("version", "")) for node in nodes), key=_release)
     capabilities.max_clause_count = _clause_setting(client, timeout)
     return capabilities
+
+
+def _release(version: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
 def _common_plugins(nodes: list[Body]) -> dict[str, str]:
@@ -179,10 +186,14 @@ def _expect(capabilities: Capabilities) -> None:
         return
     knn, neural = KNN[0] in capabilities.plugins, NEURAL_SEARCH[0] in capabilities.plugins
     release = capabilities.version_number
+
+    def since(*first: int) -> bool | None:
+        return (release >= first if release > (0, 0) else None) if neural else False
+
     capabilities.knn_lucene = knn
     capabilities.knn_faiss = None if knn else False
-    capabilities.neural_sparse = neural and release >= (2, 14)  # raw query_tokens came with 2.14
-    capabilities.two_phase = neural and release >= (2, 15)
-    capabilities.hybrid = neural and release >= (2, 10)
-    capabilities.rrf = neural and release >= (2, 19)
-    capabilities.sparse_vector = neural and release >= (3, 3)
+    capabilities.neural_sparse = since(2, 14)  # raw query_tokens came with 2.14
+    capabilities.two_phase = since(2, 15)
+    capabilities.hybrid = since(2, 10)
+    capabilities.rrf = since(2, 19)
+    capabilities.sparse_vector = since(3, 3)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy
+from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy, http_server
 from osn_node import kill_node
 
 from opensearch_neural import node
@@ -234,6 +234,39 @@ def test_a_user_who_may_not_list_plugins_gets_the_plugin_free_forms(restricted: 
     assert found.plugins is None
     assert not found.neural_sparse
     assert found.usable
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_user_who_may_not_ask_for_the_release_gets_that_of_the_nodes(
+    client: OpenSearch, restricted: Callable[..., OpenSearch], told: bool
+) -> None:
+    """Before, it counted as older than any: no plugin feature was there. If nodes do not tell it either, nobody knows."""
+
+    def forbid(request: Request) -> Answer | None:
+        if request.path == "/":
+            return forbidden("cluster:monitor/main")
+        if request.path == "/_nodes/plugins" and not told:
+            nodes = client.nodes.info(metric="plugins")["nodes"].values()
+            return Answer.of_json({"nodes": {"a": {**next(iter(nodes)), "version": ""}}})
+        return None
+
+    full, found = quick_capabilities(client), quick_capabilities(restricted(forbid))
+    for feature in ("neural_sparse", "two_phase", "hybrid", "rrf"):
+        assert getattr(found, feature) == (getattr(full, feature) if told else None)
+    assert found.version == (full.version if told else "")
+    assert found.knn_lucene == full.knn_lucene
+
+
+def test_of_nodes_with_different_releases_the_oldest_decides() -> None:
+    versions = ("2.19.1", "2.9.0", "3.1.0")
+
+    def answer(request: Request) -> Answer:
+        if not request.path.startswith("/_nodes"):
+            return forbidden("cluster:monitor/main")
+        return Answer.of_json({"nodes": {each: {"version": each, "plugins": []} for each in versions}})
+
+    with http_server(answer) as server:
+        assert quick_capabilities(connect(server.url)).version == "2.9.0"
 
 
 def test_a_plugin_counts_only_where_every_data_node_has_it() -> None:
