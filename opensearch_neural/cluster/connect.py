@@ -52,7 +52,7 @@ def connect(
     client = OpenSearch(**_client_arguments(settings, asynchronous=False))
     if check:
         try:
-            with patience(0), _first_answer(settings):  # waiting would only delay the message
+            with patience(0), _first_answer(client, settings):  # waiting would only delay the message
                 _identify(client.info(), settings.urls[0])
         except BaseException:
             client.close()
@@ -77,7 +77,7 @@ async def connect_async(
     client = AsyncOpenSearch(**_client_arguments(settings, asynchronous=True))
     if check:
         try:
-            with patience(0), _first_answer(settings):
+            with patience(0), _first_answer(client, settings):
                 _identify(await client.info(), settings.urls[0])
         except BaseException:
             await client.close()
@@ -147,6 +147,7 @@ class _Described:
         super().__init__(*args, **kwargs)
 
     def describe(self: Any, error: Any, method: str, path: str, timeout: float | None) -> None:
+        error.osn_connection = self
         error.osn_attempt = Attempt(
             url=self.host + self.url_prefix,
             method=method,
@@ -218,10 +219,13 @@ def _asynchronous(base: Any) -> Any:
 
 
 @contextmanager
-def _first_answer(settings: ConnectionSettings) -> Iterator[None]:
+def _first_answer(client: OpenSearch | AsyncOpenSearch, settings: ConnectionSettings) -> Iterator[None]:
     """Inside, errors of the first request are translated. Errors from an OpenSearch that is usable anyway are ignored."""
     from opensearchpy.exceptions import SerializationError, TransportError
 
+    client.transport.retry_on_timeout = (
+        True  # the next node may be asked: `GET /` does nothing that could be done twice
+    )
     with translate_errors():
         try:
             yield
@@ -230,6 +234,8 @@ def _first_answer(settings: ConnectionSettings) -> Iterator[None]:
         except TransportError as error:
             if not _is_opensearch_all_the_same(error, settings):
                 raise
+        finally:
+            client.transport.retry_on_timeout = False
 
 
 def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> bool:
