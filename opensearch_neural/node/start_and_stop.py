@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -284,12 +285,18 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
         killed = processes.end(cluster.pids, cluster.mark)
         if killed:
             report(f"{count(killed)} did not close in time and had to be killed")
-        for node in cluster.nodes:
-            node.pid = None
-        cluster.write()
         if purge:
             configuration.remove_data(cluster)
             shutil.rmtree(cluster.folder)
+            return bool(running)
+        for node in cluster.nodes:
+            node.pid = None
+        try:
+            cluster.write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # The recorded pids are those of no node any more, which the next command sees.
     return bool(running)
 
 

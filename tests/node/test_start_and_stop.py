@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -232,6 +233,27 @@ class TestOneNode:
         assert "stopped, its data removed" in purged.stderr
         assert [path.name for path in one_node.data.iterdir()] == ["mine.txt"]
         assert node.status(name) == []
+
+
+class TestStopOnAFullDisk:
+    @pytest.mark.parametrize("purge", [True, False])
+    def test_it_stops_the_cluster_and_with_purge_makes_room(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purge: bool
+    ) -> None:
+        """Before, it ended at recording that the nodes are stopped, and --purge removed nothing."""
+        monkeypatch.setenv("OSN_HOME", str(tmp_path))
+        state = ClusterState(
+            "mine", "abc", "full", "2.19.1", "1g", str(tmp_path / "data"), [NodeState(1, 9200, 9300, 17)]
+        )
+        state.write()
+        state.data_folder(state.nodes[0]).mkdir(parents=True)
+
+        def full(self: ClusterState) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(ClusterState, "write", full)
+        node.stop("mine", purge=purge)
+        assert Path(state.data).exists() == state.folder.exists() == (not purge)
 
 
 @pytest.mark.cluster
