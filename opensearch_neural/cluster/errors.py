@@ -7,6 +7,7 @@ No message contains credentials: messages show a request as an `Attempt`, which 
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
@@ -66,9 +67,13 @@ def allowed(request: Callable[[], Any]) -> Any:
 
 def reason_of(error: BaseException) -> tuple[str, str]:
     """(type of the innermost cause, all causes on one line) of OpenSearch's error response; ("", text) if the response names
-    no cause."""
+    no cause. Of a proxy's page the text is its title."""
     info: Any = getattr(error, "info", None)
     text = str(getattr(error, "error", "") or error)
+    if text.lstrip().startswith("<"):
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+        page = " ".join(html.unescape(title[1]).split()) if title else ""
+        return "", f"a page that is not OpenSearch's, but of a proxy before it{page and f': {page}'}"
     if not isinstance(info, dict):
         try:
             # opensearch-py's signing asynchronous connection leaves the body of an error unparsed.
@@ -108,7 +113,7 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
     kind, reason = reason_of(error)
     where = attempt.url if attempt else "OpenSearch"
     request = f"{attempt.method} {attempt.path}" if attempt else "the request"
-    if status == 400 and re.search(r"HTTPS? request .*HTTPS", reason, re.IGNORECASE) and attempt is not None:
+    if status == 400 and re.search(r"HTTPS? request .*HTTPS", str(error.error), re.IGNORECASE) and attempt is not None:
         return plain_http_to_tls(attempt.url)  # the answer of nginx and Go
     if status == 401:
         return _translate_unauthenticated(where, attempt)
