@@ -53,7 +53,7 @@ def connect(
     if check:
         try:
             with patience(0), _first_answer(client, settings):  # waiting would only delay the message
-                _identify(client.info(), settings.urls[0])
+                _identify(client.info(), _asked(client))
         except BaseException:
             client.close()
             raise
@@ -78,7 +78,7 @@ async def connect_async(
     if check:
         try:
             with patience(0), _first_answer(client, settings):
-                _identify(await client.info(), settings.urls[0])
+                _identify(await client.info(), _asked(client))
         except BaseException:
             await client.close()
             raise
@@ -230,12 +230,18 @@ def _first_answer(client: OpenSearch | AsyncOpenSearch, settings: ConnectionSett
         try:
             yield
         except SerializationError:
-            raise not_opensearch(settings.urls[0], "its answer is not JSON") from None
+            raise not_opensearch(_asked(client), "its answer is not JSON") from None
         except TransportError as error:
             if not _is_opensearch_all_the_same(error, settings):
                 raise
         finally:
             client.transport.retry_on_timeout = False
+
+
+def _asked(client: OpenSearch | AsyncOpenSearch) -> str:
+    """The URL of the node that the last request went to."""
+    transport: Any = client.transport
+    return str(transport.osn_asked.host + transport.osn_asked.url_prefix)
 
 
 def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> bool:

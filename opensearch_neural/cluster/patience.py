@@ -138,6 +138,10 @@ class _Patient:
         self.osn_patience = osn_patience
         super().__init__(*args, **kwargs)
 
+    def get_connection(self: Any) -> Any:
+        self.osn_asked = super().get_connection()  # type: ignore[misc]
+        return self.osn_asked
+
     def leave_out(self: Any, error: Any) -> None:
         """Take the node of a request that timed out out of rotation."""
         from opensearchpy.exceptions import ConnectionTimeout
@@ -149,7 +153,9 @@ class _Patient:
 
 @functools.cache
 def transport_class(*, asynchronous: bool) -> type:
-    """opensearch-py's transport with `osn_patience`, the seconds for which a request is retried."""
+    """opensearch-py's transport with `osn_patience`, the seconds for which a request is retried.
+
+    `osn_asked` is the connection of the last request, for whoever sends one request alone."""
     from opensearchpy import Transport
     from opensearchpy.exceptions import TransportError
 

@@ -5,6 +5,7 @@ The servers here are real listeners that refuse, hang, hang up or answer what Op
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ from cluster_servers import (
     unreachable,
 )
 
-from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError
 
@@ -88,6 +89,18 @@ def test_an_http_server_of_something_else_is_not_opensearch(
         error = refusal(server.url)
     assert f"{server.url} is not OpenSearch" in error.message
     assert evidence in error.message
+
+
+@pytest.mark.usefixtures("nodes_in_order")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("page", [b"<html>It works!</html>", b'{"status": "ok"}'])
+def test_of_several_nodes_the_one_that_is_not_opensearch_is_named(asynchronous: bool, page: bytes) -> None:
+    """Before, it was the first one, also if that was down."""
+    answer = Answer(200, page, {"Content-Type": "text/html" if page[:1] == b"<" else "application/json"})
+    with http_server(lambda _: answer) as server:
+        settings = ConnectionSettings(urls=(closed_port(), server.url))
+        with pytest.raises(ClusterError, match=f"{server.url} is not OpenSearch"):
+            asyncio.run(connect_async(settings=settings)) if asynchronous else connect(settings=settings)
 
 
 def test_elasticsearch_is_named_as_what_it_is(refusal: Callable[..., ClusterError]) -> None:

@@ -160,14 +160,8 @@ def test_the_next_node_is_asked_when_the_packets_to_one_are_dropped(asynchronous
         assert ask(settings, asynchronous=asynchronous, times=4) == [OPENSEARCH] * 4
 
 
-@pytest.fixture
-def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """opensearch-py asks the nodes in the order in which they are given, and not in any."""
-    monkeypatch.setattr("random.shuffle", lambda _: None)
-
-
 @BOTH_CLIENTS
-@pytest.mark.usefixtures("in_order")
+@pytest.mark.usefixtures("nodes_in_order")
 def test_a_node_that_timed_out_is_left_out_and_its_request_not_sent_again(asynchronous: bool) -> None:
     """Before, every second request to two nodes timed out."""
     with tcp_server(silent) as mute, http_server(says_opensearch) as server:
@@ -187,7 +181,7 @@ def test_a_node_that_timed_out_is_left_out_and_its_request_not_sent_again(asynch
 
 
 @BOTH_CLIENTS
-@pytest.mark.usefixtures("in_order")
+@pytest.mark.usefixtures("nodes_in_order")
 def test_connecting_asks_the_next_node_when_one_does_not_answer(asynchronous: bool) -> None:
     with tcp_server(silent) as mute, http_server(says_opensearch) as server:
         settings = ConnectionSettings(urls=(mute.url, server.url), timeout=2)
