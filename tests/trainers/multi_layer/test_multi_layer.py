@@ -622,7 +622,7 @@ def test_two_stages_mine_with_the_first_retriever_and_start_anew(
     assert all(torch.equal(weight, starts[1][name]) for name, weight in starts[0].items())
     # What the second learns from is what the first retriever ranks high, beside what BM25 had found.
     data = sets[0]
-    by_bm25, both = ({one.query_id: set(one.negatives) for one in of_stage.examples} for of_stage in sets)
+    by_bm25, both = ({one.query_id: one.negatives for one in of_stage.examples} for of_stage in sets)
     asked, documents = data.query_texts(), dict(zip(data.documents.ids, data.documents.values(), strict=True))
 
     def wrong(run: Run) -> dict[str, set[str]]:
@@ -633,8 +633,11 @@ def test_two_stages_mine_with_the_first_retriever_and_start_anew(
         }
 
     mined = wrong(open_retriever(f"{kind}:{first}", data.documents).retrieve(asked, 10))
-    assert both == {query: by_bm25[query] | mined[query] for query in asked}
-    assert both != by_bm25 and mined != wrong(build(config).eval().retrieve(asked, documents)), "the data shows nothing"
+    assert {query: set(of) for query, of in both.items()} == {
+        query: {*by_bm25[query][:4], *mined[query]} for query in asked
+    }
+    assert any({*of} - {*by_bm25[query]} for query, of in both.items()), "the data shows nothing"
+    assert mined != wrong(build(config).eval().retrieve(asked, documents)), "the data shows nothing"
     assert (output / "osn.json").exists()
 
 
