@@ -302,7 +302,7 @@ def test_ms_marcos_dev_questions_select_no_state(name: str) -> None:
     trains_on = [getattr(settings, "path", None) for settings in getattr(config, "train", [])]
     if Path("data/msmarco") not in trains_on:
         pytest.skip("trains on other data")
-    assert not config.dev and config.selection.hold_back
+    assert not whole.dev and not config.dev and config.selection.hold_back
 
 
 @pytest.mark.parametrize("name", [name for name, expected in EXPECTED.items() if expected.method == "sparse"])
