@@ -199,8 +199,8 @@ def batch_of(
 
 @pytest.mark.parametrize("source", ["layers", "first-tokens", "tokens"])
 def test_the_self_contrastive_loss_is_l_con_and_lambda_times_l_reg(backbone: Path, beir: Path, source: str) -> None:
-    layers = {"layers": "all"} if source == "layers" else {}
-    model = built(backbone, beir, source=source, count=4, regularization=10.0, **layers)
+    chosen: dict[str, Any] = {"layers": {"layers": "all"}, "first-tokens": {"count": 4}}.get(source, {})
+    model = built(backbone, beir, source=source, regularization=10.0, **chosen)
     data = load_training(beir)
     batch = batch_of(model, beir)
     losses = model(batch)
@@ -255,7 +255,8 @@ def test_chunks_have_the_gradient_of_the_whole_batch(
 ) -> None:
     gradients = []
     for chunk_size in (None, 4):
-        model = built(backbone if kind == "bert" else t5, beir, source=source, count=3, pooling=pooling)
+        count = {"count": 3} if source == "first-tokens" else {}
+        model = built(backbone if kind == "bert" else t5, beir, source=source, pooling=pooling, **count)
         batch = batch_of(model, beir, chunk_size=chunk_size)
         if chunk_size is None:
             model(batch).total.backward()
