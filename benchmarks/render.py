@@ -107,7 +107,7 @@ def gains(rows: list[Row], baseline: str | None = None, engines: Sequence[str] =
     if len(baselines) > 1:
         raise InputError("there are differences from several baselines", f"name one: {', '.join(baselines)}")
     (baseline,) = baselines
-    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.column) == ("value", measure)}
     points = {(row.set, row.line): in_points(row) for row in chosen}
     lines = list(dict.fromkeys(row.line for row in chosen))
     return table(
@@ -124,7 +124,7 @@ def arms(rows: list[Row]) -> str:
     above the baseline; both are in the measure of the first difference."""
     differences = [row for row in rows if row.kind == "difference"]
     measure = differences[0].measure
-    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.column) == ("value", measure)}
     above = {(row.line, row.against, row.set): in_points(row) for row in differences if row.measure == measure}
     sets = list(dict.fromkeys(set_ for set_, _ in value))
     lines = []

@@ -172,6 +172,8 @@ def test_differences_to_a_baseline_are_shown_in_points() -> None:
         Row("docs", "student", "nDCG@10", 0.0325, 0.01, 0.05, 100, kind="difference", baseline="BM25 tuned"),
     ]
     assert gains([*rows, *tuned], "BM25") == gains(rows)
+    some = replace(rows[0], value=0.5, variant="other documents", engine_label="BM25", measure_label="nDCG@10, others")
+    assert gains([*rows, some]) == gains(rows), "the baseline's value is of the questions that the differences are of"
     over = [cell.strip() for cell in gains([*rows, *tuned], "BM25 tuned").splitlines()[-1].split("|")[1:-1]]
     assert over == ["docs", "0.700", "3.25 [1.00, 5.00]"]
 

@@ -39,7 +39,7 @@ class RetrievalData:
     ids and hashes that its teachers know.
     """
 
-    def __init__(self, sets: Sequence[TrainingData], *, negatives: int, depth: int) -> None:
+    def __init__(self, sets: Sequence[TrainingData], *, negatives: int, depth: int | None) -> None:
         # Withheld rows matter only if negatives are drawn; without, the hash leaves them out.
         self.parts = [data if negatives else replace(data, withheld=data.withheld[:0]) for data in sets]
         self.negatives, self.depth = negatives, depth
@@ -68,8 +68,9 @@ def sample_candidates(
 ) -> tuple[int, list[int]]:
     """(positive, `count` negatives) of the example at `index`, as document rows.
 
-    The negatives are drawn from the first `depth` hard negatives; if there are too few, the rest are random documents of
-    the set that are not known to be relevant and not withheld. Raises InputError if the set has too few documents.
+    The negatives are drawn from the first `depth` hard negatives (None: all); if there are too few, the rest are random
+    documents of the set that are not known to be relevant and not withheld. Raises InputError if the set has too few
+    documents.
     """
     positives = data.positives[index]
     chosen = int(positives[rng.randrange(len(positives))])

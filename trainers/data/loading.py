@@ -307,11 +307,11 @@ def read_documents(path: str | Path, *, limit: int | None = None) -> Iterator[Do
         logger.warning("%s: %d records left out (%s%s)", path, count, "; ".join(rejected), "; …" * (count > 3))
 
 
-def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -> TrainingData:
+def with_negatives(data: TrainingData, path: str | Path, *, add: int = 0) -> TrainingData:
     """`data` with the negatives of an `osn data mine` file, without the queries that its filter left out.
 
-    add: keep the data's own negatives too; the two lists alternate, the hardest first. Raises InputError for a file that
-    was mined for other texts.
+    add: how many of a query's own negatives in `data`, the hardest, to keep too; the two lists alternate. Raises InputError
+    for a file that was mined for other texts.
     """
     path = Path(path)
     header = formats.read_header(path, NEGATIVES)
@@ -338,7 +338,7 @@ def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -
     positives = [data.positives[index].tolist() for index in chosen]
     negatives = [mined.get(rows[index], []) for index in chosen]
     if add:
-        own = [data.negatives[index].tolist() for index in chosen]
+        own = [data.negatives[index][:add].tolist() for index in chosen]
         negatives = [_in_turns(mined_rows, own_rows) for mined_rows, own_rows in zip(negatives, own, strict=True)]
     result = data.take(chosen, positives=positives, negatives=negatives)
     if left_out:

@@ -156,12 +156,12 @@ def with_mined(
     mining: Mining,
     *,
     cache: Path | None = None,
-    add: bool = False,
+    add: int = 0,
 ) -> TrainingData:
     """`data` with hard negatives that `retriever` (see `open_retriever`) finds; mined into `file` unless they are there.
 
-    cache: as in `open_retriever`. add: keep the data's own negatives too. With several processes, the first mines while the
-    others wait.
+    cache: as in `open_retriever`. add: as in `with_negatives`. With several processes, the first mines while the others
+    wait.
     """
     from trainers.common.processes import main_process_first  # here, because it imports torch; BM25 needs no torch
 

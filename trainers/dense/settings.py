@@ -18,12 +18,13 @@ from trainers.data.settings import (
 
 @dataclass(slots=True)
 class TwoStageSettings:
-    """Retriever 2: the same start as retriever 1, trained on the original negatives and those that retriever 1 mines."""
+    """Retriever 2: the same start as retriever 1, trained on the original negatives (those that retriever 1 drew from) and
+    on those that retriever 1 mines."""
 
     depth: int = 200
     """negatives are mined from this many of retriever 1's best documents"""
     keep: int | None = None
-    """mined negatives to keep for each query; null keeps all"""
+    """negatives to keep for each query, of the mined ones and as many of the original ones; null keeps all"""
     learning_rate: float | None = None
     """learning rate of the second stage; null takes the first stage's"""
     epochs: float | None = None

@@ -90,7 +90,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
         return train_retriever(config, sets, prepared.dev, config.output, build)
     _teachers(config, sets)  # What the second stage lacks is said before the first one trains.
     # Two stages (`query-as-context`, section 3.2; `multi-layer representations`, section 4.3.2 and appendix D): the pool of
-    # the second stage holds both stages' negatives.
+    # the second stage holds both stages' negatives, each list cut on its own.
     train_retriever(replace(config, two_stage=None, onnx=False), sets, prepared.dev, folder / FIRST, build)
     kind = (read_osn_json(folder / FIRST) or {})["kind"]
     mined = [
@@ -100,7 +100,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
             _mined_file(folder, data, FIRST),
             Mining(settings.depth, settings.keep),
             cache=folder / f"{data.name}.vectors",
-            add=True,
+            add=min(settings.keep or config.candidates.depth, config.candidates.depth),
         )
         for data in sets
     ]
@@ -141,7 +141,9 @@ def train_retriever(
 ) -> Trained:
     """One retriever from `config.start` on `sets`, written to `output`."""
     model = build(config)
-    data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
+    # Retriever 2, which alone is trained with `two_stage`, draws from all of its pool.
+    depth = None if config.two_stage else config.candidates.depth
+    data = RetrievalData(sets, negatives=config.candidates.negatives, depth=depth)
     device, teachers = config.training.device_type, _teachers(config, sets)
     computed = computed_in(config.training.precision, device)
     chunk_size, overhead = config.training.chunk_size, PART_OVERHEAD[device]

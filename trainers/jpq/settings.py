@@ -17,6 +17,8 @@ DocumentForm = Literal["quantized", "uncompressed"]
 """The vectors of documents: decoded from their codes, or as the document encoder gives them."""
 RANKING_DEPTH = 10
 """A relevant document is drawn from this many best documents of the uncompressed ranking."""
+NEGATIVES = 200
+"""The default number of negatives."""
 ALIGNMENT = 100.0
 """The default weight of alignment; large, because the ranking loss is a sum over some hundred pairs."""
 
@@ -110,7 +112,7 @@ class JpqObjective:
 class NegativeSettings:
     """End-to-end negatives (section 3.4): at each step, the current model's best documents that are not relevant."""
 
-    depth: int = 200
+    depth: int = NEGATIVES
     """number of negatives; reciprocal ranks below this rank count as 0"""
     search: DocumentForm = "quantized"
     """the document vectors that are searched"""
@@ -193,12 +195,23 @@ class JpqConfig:
             )
         if self.query_layers == 0 and self.dropout is not None:
             raise ValueError("dropout is for transformers; a table of tokens (query_layers 0) has none")
-        if self.negatives.asked_only and not self.lambda_rank:
-            raise ValueError(
-                "negatives.asked_only would have no effect: objective.lambda_rank is 0, nothing is searched"
-            )
         if not self.alignment and not self.lambda_rank:
             raise ValueError("objective.lambda_rank and objective.alignment are both 0: nothing is learned")
+        of_ranking = {
+            "negatives.asked_only": self.negatives.asked_only,
+            "negatives.depth": self.negatives.depth != NEGATIVES,
+            "quantizer.learning_rate": self.quantizer.learning_rate is not None,
+        }
+        unread = [name for name, is_set in of_ranking.items() if is_set]
+        if unread and not self.lambda_rank:
+            raise ValueError(
+                f"{' and '.join(unread)} would have no effect: objective.lambda_rank is 0, nothing is searched"
+            )
+        if self.quantizer.learning_rate is not None and self.objective.documents == "uncompressed":
+            raise ValueError(
+                "quantizer.learning_rate would have no effect: it is that of the centroids, which do not learn if "
+                "objective.documents is uncompressed"
+            )
 
     @property
     def folder(self) -> Path:

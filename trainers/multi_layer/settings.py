@@ -18,6 +18,7 @@ SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
 """Pooling strategies that compare several vectors of a document in training."""
 CHOICES = ("last", "first", "uniform")
 DEFAULT_LAYERS = "last:2"
+DEFAULT_COUNT = 8
 
 
 @dataclass(slots=True)
@@ -29,7 +30,7 @@ class RepresentationSettings:
     "tokens": of all its tokens (ColBERT-style)"""
     layers: list[int] | str = DEFAULT_LAYERS
     """layer numbers from 1, which must include the last; or last:M, first:M, uniform:M (M layers) or all"""
-    count: int = 8
+    count: int = DEFAULT_COUNT
     """number of tokens, for source first-tokens"""
     pooling: PoolingStrategy = "self-contrastive"
     """ "multi-vector" keeps and searches all vectors; "self-contrastive" keeps the last layer's vector; "average" and
@@ -47,6 +48,8 @@ class RepresentationSettings:
             raise ValueError(
                 f"layers {self.layers}: source {self.source} uses the last layer's tokens only; omit layers"
             )
+        if self.source != "first-tokens" and self.count != DEFAULT_COUNT:
+            raise ValueError(f"count {self.count} would have no effect: it is for source first-tokens")
         if self.count < 1 or not 0 <= self.regularization < math.inf:
             raise ValueError(
                 f"count {self.count} must be at least 1, regularization {self.regularization} finite and at least 0"

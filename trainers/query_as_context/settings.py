@@ -139,6 +139,10 @@ class QueryAsContextConfig:
             raise ValueError(f"temperature {self.temperature} and candidates {self.candidates} must be above 0")
         if self.variant == "cot-mae" and self.condenser is not None:
             raise ValueError("condenser is a step before coCondenser: CoT-MAE has no Condenser head")
+        if self.variant == "cot-mae" and self.temperature != 1:
+            raise ValueError("temperature would have no effect: CoT-MAE compares nothing")
+        if self.context == "random-passage" and self.candidates is not None:
+            raise ValueError("candidates would have no effect: with context random-passage no query is drawn")
         own = self.output / FOLDER
         if self.retriever is not None and (
             _inside(self.retriever.output, self.output) or _inside(self.output, self.retriever.output)

@@ -145,7 +145,8 @@ def summed_activations(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tenso
 
 
 def activated(logits: Tensor, *, double_log: bool) -> Tensor:
-    """log(1 + ReLU(x)), or with double_log log(1 + log(1 + ReLU(x))) (Geng et al., "Exploring ℓ0 Sparsification")."""
+    """log(1 + ReLU(x)), or with double_log log(1 + log(1 + ReLU(x))) (Shen et al. 2025, "Exploring ℓ0
+    Sparsification for Inference-free Sparse Retrievers")."""
     once = logits.relu().log1p()
     return once.log1p() if double_log else once
 

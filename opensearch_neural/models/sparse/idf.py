@@ -1,7 +1,7 @@
 """Inverse document frequency: one formula, one file format.
 
 The table is the whole query side of inference-free retrieval ("Towards Competitive Search Relevance for
-Inference-Free Learned Sparse Retrievers", section 3): a query is the set of its tokens, each weighing its IDF.
+Inference-Free Learned Sparse Retrievers", section 4.1, eq. 5): a query is the set of its tokens, each weighing its IDF.
 The file `idf.json` is a JSON object {token: weight}.
 
 An application reads the table at every start, so numpy, which is slow to import, is imported only for counting.

@@ -111,6 +111,24 @@ def test_what_goes_by_dev_measures_needs_some(
             ["negatives.asked_only=true", "objective.lambda_rank=0", "query_layers=0"],
             "asked_only would have no",
         ),
+        (
+            JpqConfig,
+            ["negatives.depth=50", "objective.lambda_rank=0", "query_layers=0"],
+            "negatives.depth would have no",
+        ),
+        (
+            JpqConfig,
+            ["quantizer.learning_rate=1e-4", "objective.lambda_rank=0", "query_layers=0"],
+            "quantizer.learning_rate would have no effect: objective.lambda_rank is 0",
+        ),
+        (
+            JpqConfig,
+            ["quantizer.learning_rate=1e-4", "objective.documents=uncompressed"],
+            "quantizer.learning_rate would have no effect: it is that of the centroids",
+        ),
+        (QueryAsContextConfig, ["variant=cot-mae", "temperature=0.5"], "temperature would have no effect: CoT-MAE"),
+        (QueryAsContextConfig, ["context=random-passage", "candidates=2"], "candidates would have no effect"),
+        (MlrConfig, ["representation.count=4"], "count 4 would have no effect"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(kind: Any, settings: list[str], words: str) -> None:

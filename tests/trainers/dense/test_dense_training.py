@@ -83,6 +83,37 @@ def test_retriever_1_then_its_negatives_then_retriever_2_from_the_same_start(
     assert (tmp_path / "model/model.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize(("keep", "kept"), [(None, 4), (2, 2)])
+def test_retriever_2_draws_from_all_of_both_lists_each_cut_at_its_own_depth(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch, keep: int | None, kept: int
+) -> None:
+    config = configuration(
+        backbone,
+        beir,
+        tmp_path / "model",
+        candidates=CandidateSettings(negatives=2, depth=4, mine="bm25"),
+        two_stage=TwoStageSettings(depth=4, keep=keep),
+        training=TrainingSettings(steps=1, batch_size=8, learning_rate=1e-3),
+    )
+    drawn_from: list[RetrievalData] = []
+    of_sets = RetrievalData.__init__
+
+    def noted(self: RetrievalData, *arguments: Any, **named: Any) -> None:
+        of_sets(self, *arguments, **named)
+        drawn_from.append(self)
+
+    monkeypatch.setattr(RetrievalData, "__init__", noted)
+    train_dense(config)
+    second = drawn_from[-1]
+    bm25, mined = (
+        load_training(beir, negatives=tmp_path / "model/.stages" / name).negatives
+        for name in ("tiny.bm25.jsonl", "tiny.retriever-1.jsonl")
+    )
+    pools = [set(rows[: second.depth].tolist()) for rows in second.parts[0].negatives]
+    assert pools == [{*a[:kept].tolist(), *b[:kept].tolist()} for a, b in zip(bm25, mined, strict=True)]
+    assert max(map(len, pools)) > kept, "the lists differ"
+
+
 def test_the_settings_dropout_replaces_the_backbones_own_and_not_what_its_folder_says(tmp_path: Path) -> None:
     start = read_start(tiny_backbone(tmp_path / "start", dropout=0.2))
     short = EncoderSettings(query_length=16, document_length=32)

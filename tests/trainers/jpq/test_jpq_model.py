@@ -92,7 +92,9 @@ def test_the_start_models_own_scores_are_what_its_ranking_teaches(config: JpqCon
     """Over whole documents the start has nothing to learn of itself; of judgements, and over codes, it has."""
 
     def largest_gradient(labels: Any, documents: Any) -> float:
-        ready = Preparation(replace(config, dropout=0.0, objective=JpqObjective(labels=labels, documents=documents)))
+        objective = JpqObjective(labels=labels, documents=documents)
+        quantizer = replace(config.quantizer, learning_rate=None)
+        ready = Preparation(replace(config, dropout=0.0, objective=objective, quantizer=quantizer))
         ranked = labels == "ranking"
         data = TrainingQuestions(ready.data, (ranked,), ready.ranking(ready.data, 10) if ranked else None)
         teacher = ready.question_vectors(ready.data) if ranked else None
@@ -118,7 +120,7 @@ def test_centroids_learn_only_where_the_loss_is_of_quantized_documents_and_they_
             quantizer=replace(
                 config.quantizer,
                 train_centroids=train_centroids,
-                learning_rate=config.quantizer.learning_rate if train_centroids else None,
+                learning_rate=config.quantizer.learning_rate if learns else None,
             ),
             objective=JpqObjective(documents=documents),
         )

@@ -74,6 +74,7 @@ def test_what_the_directory_retrieves_is_what_was_measured_on_dev(config: JpqCon
         {
             "negatives": NegativeSettings(depth=20, search="uncompressed"),
             "objective": JpqObjective(documents="uncompressed"),
+            "quantizer": QuantizerSettings(subvectors=4, rotation_iterations=1),
         },
         {"quantizer": QuantizerSettings(subvectors=8, rotate=False, train_centroids=False)},
     ],

@@ -25,7 +25,7 @@ from trainers.encoders import backbones  # noqa: E402
 from trainers.jpq.jpq_model import JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation  # noqa: E402
 from trainers.jpq.query_tower import TokenTable, query_tower  # noqa: E402
-from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402
+from trainers.jpq.settings import JpqConfig, JpqObjective, NegativeSettings  # noqa: E402
 from trainers.jpq.train import train_jpq  # noqa: E402
 
 
@@ -134,7 +134,9 @@ def test_a_table_that_is_aligned_alone_searches_nothing_and_leaves_other_tokens_
 
     monkeypatch.setattr(JpqModel, "search", refused)
     some = [replace(config.train[0], limit=3)]
-    alone = replace(config, train=some, query_layers=0, dev=[], objective=JpqObjective(lambda_rank=0.0))
+    quantizer, objective = replace(config.quantizer, learning_rate=None), JpqObjective(lambda_rank=0.0)
+    settings: dict[str, Any] = {"objective": objective, "quantizer": quantizer, "negatives": NegativeSettings()}
+    alone = replace(config, train=some, query_layers=0, dev=[], **settings)
     ready = Preparation(alone)
     table: Any = ready.model.query.stages[0]
     before = table.embedding.weight.detach().clone()
