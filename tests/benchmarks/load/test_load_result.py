@@ -168,6 +168,9 @@ def test_failures_are_shown_and_reach_the_percentiles() -> None:
     assert shown["failed"].value == pytest.approx(0.02)
     assert "P50 ms" in shown and "P99 ms" not in shown  # a P99 that 2% failures reach is no number
     assert "failed: fast: 240 × rejected (429)" in result.text(run)
+    assert next(iter(result.summary(run).notes)) == (
+        "fast at 10 clients: failures reach P99 ms, which no row has then (240 × rejected (429), of 12,000 requests)"
+    )
     assert "∞" in result.text(run) and "2.00%" in result.text(run) and "12,000" in result.text(run)
 
 
