@@ -214,7 +214,8 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
     with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
         client = connect(settings=settings)
         rows = [] if experiment.quality_of else quality_rows(client, experiment)
-        rows += cost_rows(client, settings, experiment)
+        costs, notes = cost_rows(client, settings, experiment)
+        rows += costs
     publish(
         rows,
         [] if experiment.beside else goals(experiment, rows),
@@ -224,4 +225,5 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
         record=record,
         shown=shown,
         draw=partial(draw, experiment),
+        notes=notes,
     )

@@ -571,7 +571,7 @@ def test_each_kind_of_load_test_has_its_own_blocks(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(cost, "growth_of", lambda *_, **how: Growth("corpus", "docs", 100))
     monkeypatch.setattr(cost, "grow", lambda *_, **how: None)
     monkeypatch.setattr(cost, "allowed_target", lambda *_, **how: None)
-    monkeypatch.setattr(cost, "rows_under_load", lambda *asked: folders.append(asked[-1]) or [])
+    monkeypatch.setattr(cost, "rows_under_load", lambda *asked: folders.append(asked[-1]) or ([], []))
     experiment = experiment_of_nine_sets(tmp_path)
     model, nobody = MeasuredEngine(PUBLISHED), cast(Any, None)
     for other in ({}, {"heap": "2g"}, {"clients": (1,)}, {"minutes": 2.0}, {}):
