@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bm25_sparse.engines import (
     BACKEND,
     BM25,
+    BM25_BESIDE_DENSE,
     CASCADES,
     DENSE_ENGINES,
     HYBRID,
@@ -81,7 +82,8 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
         parts.append(
             kept_cost(experiment, encoding_name(experiment, first), partial(encoding_rates, experiment, first))
         )
-    rows = [row for of_part, _ in parts for row in of_part if row.engine in DENSE_ENGINES or not experiment.beside]
+    shown = (BM25_BESIDE_DENSE, *DENSE_ENGINES)
+    rows = [row for of_part, _ in parts for row in of_part if row.engine in shown or not experiment.beside]
     return rows, [note for _, of_part in parts for note in of_part]
 
 
@@ -152,7 +154,7 @@ def load_rows(
 ) -> RowsAndNotes:
     """The rows and notes of the load benchmark on `size` documents with the model's vectors.
 
-    with_dense: rows of the engines that need dense vectors and codes; BM25 runs beside them on the same index
+    with_dense: rows of the engines that need dense vectors and codes, and of BM25 beside them on the same index
     Raises ClusterError if the benchmark stopped.
     """
     growth = growth_of(experiment, model, size, with_dense=with_dense)
@@ -168,7 +170,9 @@ def load_rows(
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
     named = [replace(row, set=set_of_size(size), variant=variant) for row in rows]
-    return ([row for row in named if row.engine in engines] if with_dense else named), notes
+    if with_dense:
+        named = [replace(row, engine=BM25_BESIDE_DENSE) if row.engine == BM25 else row for row in named]
+    return named, notes
 
 
 # ------------------------------------------------ documents
