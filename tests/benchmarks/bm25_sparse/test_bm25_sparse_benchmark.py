@@ -680,6 +680,13 @@ def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_
     command.draw(replace(experiment, quality_of=(recorded,)), [without, milliseconds], tmp_path)
     ((of_sum,),) = [points.values() for points in drawn_points[1:]]
     assert [row.value for row in of_sum] == [1.3, pytest.approx(2.6)]
+    # A recorded P99 that leaves the wait for other queries' encoding out does not compare with those that count it.
+    of_cascade = [replace(row, engine=SUM_CASCADE) for row in (gain, loaded)]
+    wait = replace(of_cascade[1], measure="wait ms, mean", kind="value", baseline="")
+    for name, more, points in (("old", [], 1), ("new", [wait], 2), (command.WAIT_COUNTED, [], 2)):
+        result = Summary("osn", "c0ffee", {"cores": 2}, [], [0], [*of_cascade, *more]).write(tmp_path / name)
+        command.draw(replace(experiment, quality_of=(result,)), [gain, loaded], tmp_path)
+        assert len(drawn_points[-1]) == points
 
 
 def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_on(
