@@ -264,7 +264,7 @@ def rows_under_load(
             f"the load test of {index} does not count: {'; '.join(measured.changes)}",
             f"remove {folder}, and run the command again while nothing writes to the index",
         )
-    notes = [f"{index}: {clean_argument(event)}" for event in (*result.left_out(levels), *measured.incidents)]
+    notes = [f"{index}: {clean_argument(event)}" for event in (*result.remarks(levels), *measured.incidents)]
     for note in notes:
         logger.warning("%s", note)
     return result.rows(measured, levels), notes

@@ -76,7 +76,7 @@ def summary(
     last = measurements[-1]
     of_levels = [cells(measurement) if levels is None else levels for measurement in measurements]
     notes_ = [
-        note for pair in zip(measurements, of_levels, strict=True) for note in (*left_out(pair[1]), *notes(pair[0]))
+        note for pair in zip(measurements, of_levels, strict=True) for note in (*remarks(pair[1]), *notes(pair[0]))
     ]
     named = f"{title or f'Load: {last.index}'}{' (partial)' if last.partial else ''}"
     return Summary.of_this_run(
@@ -89,10 +89,13 @@ def summary(
     )
 
 
-def left_out(levels: Levels) -> list[str]:
-    """A note for each engine and level whose rows lack a percentile because failures reach it."""
+def remarks(levels: Levels) -> list[str]:
+    """A note for each engine and level whose machine had other work, or whose rows lack a percentile because failures reach
+    it."""
     result = []
     for cell in (cell for row in levels.values() for cell in row.values()):
+        if disturbances := cell.strain.disturbances():
+            result.append(f"{cell.variant} at {cell.level.label}: {', and '.join(disturbances)}")
         estimates = {measure: cell.estimate(measure) for measure in QUANTILES}
         reached = [measure for measure, value in estimates.items() if value is not None and math.isinf(value.value)]
         if reached:
@@ -139,8 +142,8 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
     parts = []
     if measurement.partial:
         parts.append(f"PARTIAL RESULT: {measurement.partial}")
-    parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes)]
     levels = cells(measurement) if levels is None else levels
+    parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes, *remarks(levels))]
     for level, row in levels.items():
         parts.append(f"{set_name(measurement, level)}\n\n{level_table(measurement, level, row)}")
         parts += [f"refused: {name}: {cell.refused}" for name, cell in row.items() if cell.refused]
