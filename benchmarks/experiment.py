@@ -34,7 +34,7 @@ from benchmarks.render import signed
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.measures import Measured, Qrels, averaged, label, measure
-from opensearch_neural.evaluation.provenance import Machine
+from opensearch_neural.evaluation.provenance import Machine, code_commit, machine_facts
 from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row, Summary, data_facts
 from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.files import write_json
@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RowsAndGoals = tuple[list[Row], list[Goal]]
+RowsAndNotes = tuple[list[Row], list[str]]
 Draw = Callable[[Sequence[Row], Path], None]
 Baseline = str | MeasuredEngine
 """What an engine is compared with: a name (with the engine's own seed and variant, see `pairs`), or one exact engine."""
@@ -115,6 +116,28 @@ def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
 def kept_rows(file: Path, compute: Callable[[], Iterable[Row]]) -> list[Row]:
     """The rows that `compute` made, kept in `file`."""
     return [Row.from_json(row) for row in kept(file, lambda: [row.to_json() for row in compute()])]
+
+
+def kept_costs(file: Path, measure: Callable[[], RowsAndNotes]) -> RowsAndNotes:
+    """The rows and notes that `measure` made, kept in `file` with the code and the machine that made them. A further note
+    tells if these are others than now."""
+
+    def measured() -> dict[str, Any]:
+        rows, notes = measure()
+        return {"code": code_commit(), "machine": _machine(), "notes": notes, "rows": [row.to_json() for row in rows]}
+
+    content = kept(file, measured)
+    if isinstance(content, list):  # an earlier version kept the rows alone
+        content = {"code": "unknown code", "machine": "an unknown machine", "notes": [], "rows": content}
+    code, machine, notes = content["code"], content["machine"], content["notes"]
+    if (code, machine) != (code_commit(), _machine()):
+        notes.append(f"{file.stem}: measured before, by {code} on {machine}")
+    return [Row.from_json(row) for row in content["rows"]], notes
+
+
+def _machine() -> str:
+    machine = machine_facts()
+    return f"{machine['cpu']}, {machine['cores']} cores"
 
 
 # ------------------------------------------------ what is measured
@@ -357,17 +380,23 @@ def publish(
     shown: Callable[[Row], bool] = lambda row: True,
     draw: Draw | None = None,
     machine: Machine | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Print the table and the goals; write summary.json and the plots into the folder `record`, if given.
+    """Print the table, the goals and the notes; write summary.json and the plots into the folder `record`, if given.
 
-    data: the folders of the data sets behind the rows; machine: its facts, if not the usual ones; others as in `PaperPart`
+    data: the folders of the data sets behind the rows; machine: its facts, if not the usual ones; notes: what a reader of
+        the rows needs to know; others as in `PaperPart`
     """
     facts = [data_facts(folder) for folder in data]
-    summary = Summary.of_this_run(data=facts, seeds=seeds, rows=rows, goals=goals, title=title, machine=machine)
+    summary = Summary.of_this_run(
+        data=facts, seeds=seeds, rows=rows, goals=goals, title=title, machine=machine, notes=notes
+    )
     columns = dict.fromkeys(row.column for row in rows if shown(row))
     print(result_table(rows, list(columns), intervals=True))
     for goal in goals:
         print(goal)
+    for note in notes:
+        print(f"! {note}")
     if record:
         print(f"written: {summary.write(record)}")
     if record and draw:

@@ -65,6 +65,8 @@ LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
 GOAL_SETS = 9
 """Goals for quality need at least this many sets."""
 LEVEL = "20 clients"
+WAIT_COUNTED = "bm25_sparse_cost"
+"""The one recorded result whose latencies count the whole wait of a request, but which does not show it by itself."""
 ENGINES = dict(zip((*SPARSE_ENGINES, *DENSE_ENGINES), "o<>hHdsD^vP", strict=True))
 """{engine: its marker in the plot}"""
 MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
@@ -115,9 +117,11 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """Draw quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 divided by BM25's.
-    Engines without a P99 are left out, and those of the results named by --beside and --quality-of are shown too."""
-    earlier = [read(result).rows for result in (*experiment.beside, *experiment.quality_of)]
-    rows = of_first(map(_with_p99, [rows, *earlier]))
+    Engines without a P99 are left out, and those of the results named by --beside and --quality-of are shown too, unless
+    their P99 leaves a part of the wait out."""
+    results = (*experiment.beside, *experiment.quality_of)
+    earlier = [_comparable(read(result).rows, WAIT_COUNTED in Path(result).parts) for result in results]
+    rows = of_first([_comparable(rows, True), *earlier])
     file, size = folder / "quality_and_cost.svg", max(experiment.sizes, default=0)
     table, label = Table(rows, experiment.seeds), experiment.mean_of_all
     variants = list(dict.fromkeys(row.variant for row in rows if row.variant))
@@ -142,14 +146,18 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     )
 
 
-def _with_p99(rows: Sequence[Row]) -> list[Row]:
+def _comparable(rows: Sequence[Row], wait_counted: bool) -> list[Row]:
     """The rows without the costs of engines whose P99 is not known, as in a load test with too few requests: an earlier
-    result may have them."""
+    result may have them. Nor with those of DENSE_ENGINES if their latencies leave a part of the wait out, as before the wait
+    was recorded ("Older load tests" of docs/evidence.md). wait_counted: they count it, recorded or not"""
 
     def part(row: Row) -> tuple[str, ...]:
         return row.set, row.level, row.engine, row.variant
 
     costs = {part(row) for row in rows if row.kind == "ratio" and row.measure == "P99"}
+    if not wait_counted:
+        waits = {part(row) for row in rows if row.measure == "wait ms, mean"}
+        costs -= {cost for cost in costs - waits if cost[2] in DENSE_ENGINES}
     return [row for row in rows if not row.level or part(row) in costs]
 
 
@@ -214,7 +222,8 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
     with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
         client = connect(settings=settings)
         rows = [] if experiment.quality_of else quality_rows(client, experiment)
-        rows += cost_rows(client, settings, experiment)
+        costs, notes = cost_rows(client, settings, experiment)
+        rows += costs
     publish(
         rows,
         [] if experiment.beside else goals(experiment, rows),
@@ -224,4 +233,5 @@ def bm25_sparse(connection: ConnectionSettings, record: Path | None, **options: 
         record=record,
         shown=shown,
         draw=partial(draw, experiment),
+        notes=notes,
     )

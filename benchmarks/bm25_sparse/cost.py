@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.bm25_sparse.engines import (
     BACKEND,
     BM25,
+    BM25_BESIDE_DENSE,
     CASCADES,
     DENSE_ENGINES,
     HYBRID,
@@ -22,7 +24,7 @@ from benchmarks.bm25_sparse.engines import (
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.bm25_sparse.vectors import all_vectors, dense_variant, kept_variant, quantized, query_models
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import facts, kept_rows
+from benchmarks.experiment import RowsAndNotes, facts, kept_costs
 from benchmarks.grown.field_bytes import STORED, bytes_by_field
 from benchmarks.grown.index import Growth, drawn_vectors, grow, resampler_of, set_of_size
 from benchmarks.load.blocks import FORMAT
@@ -56,12 +58,13 @@ TURNS, TURN = 8, 32
 """Turns of each encoder, and documents in a turn."""
 
 
-def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
-    """Load tests of each size with each arm's first model, and the cost of its vectors: bytes a document, and encoding.
+def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> RowsAndNotes:
+    """Load tests of each size with each arm's first model, and the cost of its vectors: bytes a document, and encoding; and
+    notes on what happened.
 
     A row's variant is the arm. Its set is the size; for bytes and encoding, the data that they were measured on.
     """
-    rows: list[Row] = []
+    parts: list[RowsAndNotes] = []
     first = experiment.of_first_seed
     is_measured = {False: not experiment.beside, True: experiment.dense is not None}
     for with_dense, size, model in product((False, True), experiment.sizes, first):
@@ -69,15 +72,19 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             continue
         name = f"{size}-{kept_variant(experiment, model.name, with_dense)}-{load_hash(experiment)}"
         load = partial(load_rows, client, chosen, experiment, size, model, with_dense=with_dense)
-        rows += kept_cost(experiment, name, load)
+        parts.append(kept_costs(_file(experiment, name), load))
         index = growth_of(experiment, model, size, with_dense=with_dense).index
         client.indices.delete(index=index, params={"ignore": 404})
     for model in first if experiment.sizes else ():
         vectors = kept_variant(experiment, model.name, experiment.dense is not None)
-        rows += kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model))
+        parts.append(kept_cost(experiment, f"bytes-{vectors}", partial(stored_bytes, client, experiment, model)))
     if experiment.sizes and first:
-        rows += kept_cost(experiment, encoding_name(experiment, first), partial(encoding_rates, experiment, first))
-    return [row for row in rows if row.engine in DENSE_ENGINES or not experiment.beside]
+        parts.append(
+            kept_cost(experiment, encoding_name(experiment, first), partial(encoding_rates, experiment, first))
+        )
+    shown = (BM25_BESIDE_DENSE, *DENSE_ENGINES)
+    rows = [row for of_part, _ in parts for row in of_part if row.engine in shown or not experiment.beside]
+    return rows, [note for _, of_part in parts for note in of_part]
 
 
 def check_load(experiment: Experiment) -> None:
@@ -103,8 +110,12 @@ def load_hash(experiment: Experiment) -> str:
     return fingerprint(FORMAT, list(experiment.clients), experiment.minutes, experiment.heap, *default)
 
 
-def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> list[Row]:
-    return kept_rows(experiment.work / "cost" / f"{name}.json", measure)
+def kept_cost(experiment: Experiment, name: str, measure: Callable[[], list[Row]]) -> RowsAndNotes:
+    return kept_costs(_file(experiment, name), lambda: (measure(), []))
+
+
+def _file(experiment: Experiment, name: str) -> Path:
+    return experiment.work / "cost" / f"{name}.json"
 
 
 def encoding_name(experiment: Experiment, models: Sequence[MeasuredEngine]) -> str:
@@ -140,10 +151,10 @@ def load_rows(
     model: MeasuredEngine,
     *,
     with_dense: bool,
-) -> list[Row]:
-    """The rows of the load benchmark on `size` documents with the model's vectors.
+) -> RowsAndNotes:
+    """The rows and notes of the load benchmark on `size` documents with the model's vectors.
 
-    with_dense: rows of the engines that need dense vectors and codes; BM25 runs beside them on the same index
+    with_dense: rows of the engines that need dense vectors and codes, and of BM25 beside them on the same index
     Raises ClusterError if the benchmark stopped.
     """
     growth = growth_of(experiment, model, size, with_dense=with_dense)
@@ -153,13 +164,15 @@ def load_rows(
         models = ModelChoice(**query_models(experiment), backend=BACKEND)
     grow(client, growth, say=logger.info)
     variants = [Variant(name, WAYS[name][0], settings=tuple(WAYS[name][1].items())) for name in (BM25, *engines)]
-    rows = rows_under_load(
+    rows, notes = rows_under_load(
         client, allowed_target(chosen, owned=experiment.owned), growth.index, variants,
         experiment.sets[experiment.cost_set], models, _load(experiment),
         experiment.work / "load" / f"{growth.index}-{load_hash(experiment)}",
     )  # fmt: skip
     named = [replace(row, set=set_of_size(size), variant=variant) for row in rows]
-    return [row for row in named if row.engine in engines] if with_dense else named
+    if with_dense:
+        named = [replace(row, engine=BM25_BESIDE_DENSE) if row.engine == BM25 else row for row in named]
+    return named, notes
 
 
 # ------------------------------------------------ documents

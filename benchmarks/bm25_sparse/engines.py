@@ -14,6 +14,8 @@ from opensearch_neural.queries import Rare
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
 TUNED_SUM = "bm25-sparse with bm25 tuned"
 """The sum with BM25 as it is tuned for the set, instead of the index's own."""
+BM25_BESIDE_DENSE = "bm25 beside dense vectors"
+"""BM25 as it was measured in the load of DENSE_ENGINES, whose costs are ratios to it: its index has dense vectors, too."""
 HYBRID = "hybrid"
 RARE_CASCADE, SUM_CASCADE = CASCADES = ("cascade after rare tokens", "cascade after bm25-sparse")
 DENSE_ENGINES = (HYBRID, *CASCADES)

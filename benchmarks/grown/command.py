@@ -16,6 +16,7 @@ from benchmarks.grown.index import grow as grow_index
 from benchmarks.load import result
 from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.measurement import Measurement
+from benchmarks.load.run import measuring_code
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import allowed_target, prepared
 from benchmarks.local_cluster import HEAP, NODE, reachable
@@ -26,7 +27,6 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.option_groups import Renamed, seed_option
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.provenance import code_commit
 from opensearch_neural.evaluation.results import data_facts
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -117,7 +117,7 @@ def scale(connection: ConnectionSettings, owned: bool, **values: Any) -> None:
         for drawn in grown_to_sizes(client, first, options.documents, say=say):
             place = options.out / str(drawn.documents)
             prepares = prepared(client, target, drawn.index, variants, texts)
-            measured = run(client, prepares, settings, place, restart=options.restart, code=code_commit())
+            measured = run(client, prepares, settings, place, restart=options.restart, code=measuring_code())
             runs[drawn.documents] = measured
             complete &= finish(measured, place, False, facts, _title({drawn.documents: measured}, folder.name))
             if measured.partial:

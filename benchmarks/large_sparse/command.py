@@ -26,7 +26,7 @@ import click
 
 from benchmarks.beir_parts import check_data
 from benchmarks.cluster_bm25 import corpus_of
-from benchmarks.experiment import Table, goal_of, kept, kept_rows, publish, slug, work_options
+from benchmarks.experiment import RowsAndNotes, Table, goal_of, kept, kept_costs, publish, slug, work_options
 from benchmarks.grown.index import Growth, set_of_size
 from benchmarks.large_sparse.arms import FieldSearch
 from benchmarks.large_sparse.indexes import Layout, field_of, write_all
@@ -224,13 +224,14 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
 # ------------------------------------------------ rows
 
 
-def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
-    """All rows of one size; their set is the number of documents. Deletes the index unless it is to be kept.
+def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout) -> RowsAndNotes:
+    """All rows of one size, whose set is the number of documents, and notes on what happened. Deletes the index unless it is
+    to be kept.
 
     Raises ClusterError if the load test stopped.
     """
 
-    def measured() -> list[Row]:
+    def measured() -> RowsAndNotes:
         with translate_errors():
             write_all(client, layout, logger.info)
             arms = fixed_arms(layout)
@@ -239,12 +240,14 @@ def rows_of(client: OpenSearch, experiment: LargeSparseExperiment, layout: Layou
                 file = layout.folder / "tuned" / f"{slug(idea)}-{fingerprint(_names(settings))}.json"
                 choice = kept(file, partial(chosen, client, experiment, layout, settings))
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
-            return quality_rows(client, experiment, layout, arms) + cost_rows(client, experiment, layout, arms)
+            quality_ = quality_rows(client, experiment, layout, arms)
+            costs, notes = cost_rows(client, experiment, layout, arms)
+            return quality_ + costs, notes
 
-    rows = kept_rows(layout.folder / f"rows-{settings_hash(experiment, layout)}.json", measured)
+    made = kept_costs(layout.folder / f"rows-{settings_hash(experiment, layout)}.json", measured)
     if not experiment.options.keep:
         client.indices.delete(index=layout.index, params={"ignore_unavailable": "true"})
-    return rows
+    return made
 
 
 def settings_hash(experiment: LargeSparseExperiment, layout: Layout) -> str:
@@ -282,14 +285,14 @@ def quality_rows(
 
 def cost_rows(
     client: OpenSearch, experiment: LargeSparseExperiment, layout: Layout, arms: Iterable[SearchArm]
-) -> list[Row]:
+) -> RowsAndNotes:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's."""
     variants = [arm.variant for arm in arms]
-    rows = rows_under_load(
+    rows, notes = rows_under_load(
         client, experiment.target, layout.index, variants, experiment.options.data, experiment.model, experiment.load,
         layout.folder / f"load-{settings_hash(experiment, layout)}",
     )  # fmt: skip
-    return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows]
+    return [replace(row, set=set_of_size(layout.growth.documents)) for row in rows], notes
 
 
 # ------------------------------------------------ goals
@@ -363,7 +366,8 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
     with reachable(connection, NODE, goes_on=True, keep=options.keep, heap=options.heap) as settings:
         client, target = connect(settings=settings), allowed_target(settings, owned=owned)
         experiment = LargeSparseExperiment(options, tuple(layouts), target, models, load)
-        rows = [row for layout in layouts for row in rows_of(client, experiment, layout)]
+        made = [rows_of(client, experiment, layout) for layout in layouts]
+    rows = [row for of_size, _ in made for row in of_size]
     publish(
         rows,
         goals(experiment, rows),
@@ -372,4 +376,5 @@ def large_sparse(connection: ConnectionSettings, work: Path, record: Path | None
         seeds=[options.seed],
         record=record,
         shown=shown,
+        notes=[note for _, of_size in made for note in of_size],
     )

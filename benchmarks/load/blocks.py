@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import time
 from collections import Counter
@@ -103,6 +104,9 @@ class Block:
     """The message of one failure."""
     wait: float | None = None
     """Mean time from when a request was due to when its worker began it, ms; None also in blocks of earlier versions."""
+    others: float | None = None
+    """Processor time of other processes than nodes and generator within the window, and what other virtual machines took,
+    as a share of this machine's cores; None if unknown, as on a machine without /proc or without the nodes."""
 
     @property
     def failed(self) -> int:
@@ -126,6 +130,12 @@ def run_block(
     In a round, all engines get the same queries in the same order. Raises GeneratorLost; the block is lost then.
     """
     cpu: list[float | None] = []
+    busy: list[float | None] = []
+
+    def at_edges() -> None:
+        busy.append(probe.busy_seconds())
+        cpu.append(probe.cpu_seconds())
+
     gc_before, spanned = probe.gc_ms(), -time.monotonic()
     began = time.monotonic() - run_began
     parts = generators.run(
@@ -136,7 +146,7 @@ def run_block(
         settle=settle,
         length=length,
         seed=seed + turn.round,
-        at_edges=lambda: cpu.append(probe.cpu_seconds()),
+        at_edges=at_edges,
     )
     gc_after = probe.gc_ms()
     share = min(1.0, length / max(1e-9, spanned + time.monotonic()))
@@ -145,9 +155,15 @@ def run_block(
         length,
         parts,
         began=began,
-        server_cpu=cpu[1] - cpu[0] if len(cpu) == 2 and cpu[0] is not None and cpu[1] is not None else None,
+        server_cpu=_within(cpu),
+        busy=_within(busy),
         gc_ms=share * (gc_after - gc_before) if gc_before is not None and gc_after is not None else None,
     )
+
+
+def _within(edges: Sequence[float | None]) -> float | None:
+    """How much a time grew from one edge of the window to the other; None if it is not known at both."""
+    return edges[1] - edges[0] if len(edges) == 2 and edges[0] is not None and edges[1] is not None else None
 
 
 def block_of(
@@ -157,12 +173,18 @@ def block_of(
     *,
     began: float = 0.0,
     server_cpu: float | None = None,
+    busy: float | None = None,
     gc_ms: float | None = None,
 ) -> Block:
-    """The block of what the workers measured in a window of `length` seconds."""
+    """The block of what the workers measured in a window of `length` seconds. busy: processor seconds of all processes of
+    this machine, on which the nodes run too; None if unknown"""
     failures = sum((part.failures for part in parts), Counter[str]())
     answered = sum(len(part.latency) for part in parts)
     gave_up = any(part.gave_up for part in parts)
+    others = None
+    if busy is not None and server_cpu is not None:
+        own = server_cpu + sum(part.cpu_ns for part in parts) / 1e9
+        others = max(0.0, busy - own) / (length * (os.cpu_count() or 1))
     return Block(
         round=turn.round,
         level=turn.level,
@@ -183,6 +205,7 @@ def block_of(
         core_share=max(part.cpu_ns for part in parts) / (length * 1e9),
         broken="no connection to the cluster for some seconds" if gave_up else None,
         example=next((part.example for part in parts if part.example), ""),
+        others=others,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,9 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 
 MOST_OF_CEILING = 0.7  # the highest share of its ceiling that the generator may need in a measurement
 MOST_OF_A_CORE = 0.85  # the highest share of a core that a worker may need: beyond it requests wait for the generator
+MOST_OF_OTHERS = 0.1  # a higher share of the machine's cores that other processes use is noted
+MOST_WAIT = 0.1  # a higher share of the mean latency that is spent waiting for a worker is noted, if encoding is cheap
+CHEAP_MS = 1.0  # a mean encoding below this keeps no other query waiting for long
 MOST_LATENESS = 0.25  # the highest share of an open loop's P99 that may be the generator's own lateness
 NAMED = f"x-opaque-id: {OPAQUE_ID}".encode()
 
@@ -126,6 +129,10 @@ class Strain:
     """Processor time of its busiest worker, as a share of one core."""
     late_share: float | None = None
     """The P99 of its own lateness, as a share of the P99; None for a closed loop."""
+    others_share: float | None = None
+    """Processor time of other processes, as a share of the machine's cores; None if unknown."""
+    wait_share: float | None = None
+    """The mean wait of a request for a worker, as a share of the mean latency, if encoding is cheap; else None."""
 
     def refusal(self) -> str | None:
         """Why the measurement is refused: the generator was too near its limit. None if it was not."""
@@ -138,6 +145,15 @@ class Strain:
         if self.late_share is not None and self.late_share > MOST_LATENESS:
             return f"the generator was late by {self.late_share:.0%} of the P99"
         return None
+
+    def disturbances(self) -> list[str]:
+        """What shows that the machine had other work, so that P50 and P99 may not compare."""
+        shown = []
+        if self.others_share is not None and self.others_share > MOST_OF_OTHERS:
+            shown.append(f"other processes used {self.others_share:.0%} of the cores")
+        if self.wait_share is not None and self.wait_share > MOST_WAIT:
+            shown.append(f"requests waited {self.wait_share:.0%} of their mean latency for the generator")
+        return shown
 
 
 def strain_of(level: Level, blocks: Sequence[Block], ceiling: float | None) -> Strain:
@@ -158,4 +174,24 @@ def strain_of(level: Level, blocks: Sequence[Block], ceiling: float | None) -> S
         ceiling_share=share,
         core_share=sum(block.core_share * block.seconds for block in blocks) / seconds,
         late_share=late,
+        others_share=_mean([(block.others, block.seconds) for block in blocks]),
+        wait_share=_wait_share(blocks),
     )
+
+
+def _wait_share(blocks: Sequence[Block]) -> float | None:
+    counted = [(block, block.requests - block.failed) for block in blocks]
+    wait, encode, network, took = (
+        _mean([(getattr(block, part), answered) for block, answered in counted])
+        for part in ("wait", "encode", "network", "took")
+    )
+    if wait is None or encode is None or network is None or took is None or encode >= CHEAP_MS:
+        return None
+    return wait / max(1e-9, wait + encode + network + took)
+
+
+def _mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """The mean of values with weights; None without any. Unknown values are left out."""
+    known = [(value, weight) for value, weight in values if value is not None]
+    weights = sum(weight for _, weight in known)
+    return sum(value * weight for value, weight in known) / weights if weights else None

@@ -18,7 +18,7 @@ import click
 from benchmarks.load import result
 from benchmarks.load.blocks import Block
 from benchmarks.load.measurement import LoadSettings, Measurement, WarmupSettings
-from benchmarks.load.run import measure
+from benchmarks.load.run import measure, measuring_code
 from benchmarks.load.statistics import cells
 from benchmarks.load.variants import Variant, parse_variants
 from benchmarks.load.workload import LoadTarget, ModelChoice, Workload, allowed_target, prepared
@@ -31,7 +31,7 @@ from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.option_groups import Command, Renamed, check_report, options_of
 from opensearch_neural.corpus.judgements import JudgedQueries, read_queries
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.evaluation.provenance import code_commit
+from opensearch_neural.evaluation.provenance import clean_argument
 from opensearch_neural.evaluation.results import Data, Row, read_facts
 from opensearch_neural.files import write_text
 from opensearch_neural.progress import Progress
@@ -150,9 +150,8 @@ def load(connection: ConnectionSettings, models: ModelChoice, owned: bool, **val
     folder = options.out or Path(f"load-{options.index}")
     client = connect(settings=connection)
     prepares = prepared(client, target, options.index, variants, texts, models)
-    measurement = run(
-        client, prepares, settings, folder, judged=judged, restart=options.restart, code=code_commit(), once=True
-    )
+    code = measuring_code()
+    measurement = run(client, prepares, settings, folder, judged=judged, restart=options.restart, code=code, once=True)
     facts = read_facts(place for place in (options.data, options.queries) if place is not None)
     if not finish(measurement, folder, options.as_json, facts, record=options.record, page=options.report):
         sys.exit(1)
@@ -239,14 +238,16 @@ def rows_under_load(
     models: ModelChoice,
     settings: LoadSettings,
     folder: Path,
-) -> list[Row]:
-    """The rows of a complete load test with the test queries of `data`; continues an interrupted run in `folder`.
+) -> tuple[list[Row], list[str]]:
+    """(rows, notes on what happened) of a complete load test with the test queries of `data`; continues an interrupted run
+    of the same code and machine in `folder`.
 
-    Raises ClusterError if it stopped or if a measurement is refused, InputError for settings that cannot work.
+    Raises ClusterError if it stopped, if a measurement is refused or if the index changed, InputError for settings that
+    cannot work and for blocks of other code or of another machine.
     """
     _, texts = queries_of(None, data, "test", None)
     prepares = prepared(client, target, index, variants, texts, models)
-    measured = run(client, prepares, settings.validate(), folder)
+    measured = run(client, prepares, settings.validate(), folder, code=measuring_code())
     if measured.partial:
         raise ClusterError(
             f"the load test of {index} stopped: {measured.partial}", "run the same command again to continue"
@@ -258,6 +259,12 @@ def rows_under_load(
             f"the load test of {index} is refused: {named}",
             f"give this machine no other work, or fewer --clients; remove {folder}, and run the command again",
         )
-    for incident in (*measured.incidents, *measured.changes):
-        logger.warning("%s", incident)
-    return result.rows(measured, levels)
+    if measured.changes:
+        raise ClusterError(
+            f"the load test of {index} does not count: {'; '.join(measured.changes)}",
+            f"remove {folder}, and run the command again while nothing writes to the index",
+        )
+    notes = [f"{index}: {clean_argument(event)}" for event in (*result.remarks(levels), *measured.incidents)]
+    for note in notes:
+        logger.warning("%s", note)
+    return result.rows(measured, levels), notes

@@ -204,8 +204,7 @@ class _WorkerBlock:
             await asyncio.wait(running)
 
     async def _request(self, position: int, due_ns: int) -> int | None:
-        """Send one query and measure it. Returns when it was answered or given up; None if it could not be encoded, or got
-        no connection."""
+        """Send one query and measure it. Returns when it was answered or given up; None if it got no connection."""
         counts = self.opens_ns <= due_ns < self.closes_ns
         if counts:
             self.unfinished += 1
@@ -216,7 +215,8 @@ class _WorkerBlock:
             except Exception as error:  # whatever a model may raise: the request counts as failed, and the load goes on
                 self.part.example = self.part.example or f"{type(error).__name__}: {error}"
                 self._failed("encoding", counts)
-                return None
+                await asyncio.sleep(0)  # else a client that can encode nothing would let no other one run
+                return time.monotonic_ns()
             encoded_ns = time.monotonic_ns()
             try:
                 connection = await self.pool.acquire()

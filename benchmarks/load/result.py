@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.load.blocks import Level
 from benchmarks.load.histogram import needed
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.statistics import MEASURES, Cell, Levels, cells
+from benchmarks.load.statistics import MEASURES, QUANTILES, Cell, Levels, cells
 from benchmarks.render import with_interval
 from opensearch_neural.evaluation.provenance import Machine, clean_argument, machine_facts
 from opensearch_neural.evaluation.results import Data, Row, Summary
@@ -74,15 +74,37 @@ def summary(
     """The result file of a run, or of several, of which the last may be partial. levels: the cells of a single run, if they
     are known"""
     last = measurements[-1]
+    of_levels = [cells(measurement) if levels is None else levels for measurement in measurements]
+    notes_ = [
+        note for pair in zip(measurements, of_levels, strict=True) for note in (*remarks(pair[1]), *notes(pair[0]))
+    ]
     named = f"{title or f'Load: {last.index}'}{' (partial)' if last.partial else ''}"
     return Summary.of_this_run(
         machine=environment(last),
         data=data,
         seeds=[last.settings.seed],
-        rows=[row for measurement in measurements for row in rows(measurement, levels)],
+        rows=[row for pair in zip(measurements, of_levels, strict=True) for row in rows(*pair)],
         title="; ".join([named, *(change for measurement in measurements for change in measurement.changes)]),
-        notes=dict.fromkeys(note for measurement in measurements for note in notes(measurement)),
+        notes=dict.fromkeys(notes_),
     )
+
+
+def remarks(levels: Levels) -> list[str]:
+    """A note for each engine and level whose machine had other work, or whose rows lack a percentile because failures reach
+    it."""
+    result = []
+    for cell in (cell for row in levels.values() for cell in row.values()):
+        if disturbances := cell.strain.disturbances():
+            result.append(f"{cell.variant} at {cell.level.label}: {', and '.join(disturbances)}")
+        estimates = {measure: cell.estimate(measure) for measure in QUANTILES}
+        reached = [measure for measure, value in estimates.items() if value is not None and math.isinf(value.value)]
+        if reached:
+            failures = ", ".join(f"{count} × {what}" for what, count in cell.failures.items())
+            result.append(
+                f"{cell.variant} at {cell.level.label}: failures reach {', '.join(reached)}, which no row has then "
+                f"({failures}, of {cell.requests:,} requests)"
+            )
+    return result
 
 
 def notes(measurement: Measurement) -> list[str]:
@@ -120,8 +142,8 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
     parts = []
     if measurement.partial:
         parts.append(f"PARTIAL RESULT: {measurement.partial}")
-    parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes)]
     levels = cells(measurement) if levels is None else levels
+    parts += [f"! {incident}" for incident in (*measurement.incidents, *measurement.changes, *remarks(levels))]
     for level, row in levels.items():
         parts.append(f"{set_name(measurement, level)}\n\n{level_table(measurement, level, row)}")
         parts += [f"refused: {name}: {cell.refused}" for name, cell in row.items() if cell.refused]

@@ -92,7 +92,8 @@ def measure(
     """Run the load test. Once the first block is measured, errors end it with a partial result and are not raised.
 
     out: folder for the log of blocks
-    code: the version of the code. Blocks of another version or machine are refused; None: they are continued
+    code: the version of the code, see `measuring_code`. Blocks of another version or machine are refused; None: they are
+        continued
     once: refuse a run that is complete, since nothing of it would be measured now
 
     Raises InputError, ModelError and ClusterError if the test cannot begin.
@@ -190,6 +191,17 @@ def identity(measurement: Measurement, workload: Workload, code: str | None = No
             }
         )
     )
+
+
+def measuring_code() -> str:
+    """A hash of the sources that a load test runs: of opensearch_neural and of this package. A change of other files, such
+    as a page of docs/, leaves it the same run."""
+    root = Path(__file__).parents[2]
+    files = (path for package in ("opensearch_neural", "benchmarks/load") for path in (root / package).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _drawn(index: Mapping[str, Any]) -> str:

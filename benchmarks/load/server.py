@@ -73,6 +73,16 @@ class ServerProbe:
         nodes = self._nodes("process", "nodes.*.process.cpu.total_in_millis")
         return sum(node["process"]["cpu"]["total_in_millis"] for node in nodes) / 1000 if nodes else None
 
+    def busy_seconds(self) -> float | None:
+        """Seconds of processor time so far of all processes of this machine, with those that other virtual machines took;
+        None unless the nodes' own times are known from /proc."""
+        try:
+            # user, nice, system, idle, iowait, irq, softirq, steal: interrupts are the load's own network, mostly.
+            ticks = [int(field) for field in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+        except (OSError, ValueError):
+            return None
+        return (sum(ticks[:3]) + ticks[7]) / os.sysconf("SC_CLK_TCK") if self.pids else None
+
     def gc_ms(self) -> float | None:
         """Milliseconds of garbage collection so far, of all nodes."""
         nodes = self._nodes("jvm", "nodes.*.jvm.gc")

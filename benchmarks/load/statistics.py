@@ -2,8 +2,8 @@
 
 Rounds are resampled whole (a block bootstrap): requests of one block share the machine's state at that time, so treating
 them as independent would make intervals far too narrow. Both sides of a ratio take the same rounds, because their blocks
-were neighbours in time. With the few rounds of a run a plain percentile interval is too narrow; its ends are widened as
-Hesterberg advises ("What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015, section 4.3).
+were neighbours in time. With the few rounds of a run a plain percentile interval is too narrow, so its ends are widened
+(`turns.widened_tail`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Strain, strain_of
 from benchmarks.load.measurement import Measurement
+from benchmarks.turns import widened_tail
 
 Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
-LEVEL = 0.95
 FEWEST_ROUNDS = 3  # for an interval
 _BATCH_VALUES = 4_000_000
 
@@ -131,10 +131,8 @@ def interval(drawn: Floats, rounds: int) -> tuple[float, float] | None:
     """The percentile interval of bootstrap values, widened by the number of rounds that they were drawn from."""
     if rounds < FEWEST_ROUNDS or not np.isfinite(drawn).all():
         return None
-    from scipy import stats  # the histograms are of the same extra, and without them there is nothing to draw from
-
-    widened = stats.norm.cdf(math.sqrt(rounds / (rounds - 1)) * stats.t.ppf((1 - LEVEL) / 2, rounds - 1))
-    low, high = np.quantile(drawn, [widened, 1 - widened])
+    tail = widened_tail(rounds)
+    low, high = np.quantile(drawn, [tail, 1 - tail])
     return float(low), float(high)
 
 

@@ -145,6 +145,22 @@ def measured(*values: float) -> Measured:
     return Measured({"AP": per_query}, {"AP": sum(values) / len(values)}, len(values), 0, 0)
 
 
+def test_kept_costs_of_other_code_or_another_machine_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of several versions and machines stood in one result, whose code and machine are those of the last command."""
+    row = Row("100 documents", "bm25", "requests/s", 50.0, None, None, 10, level="1 client")
+    monkeypatch.setattr(experiment, "code_commit", lambda: "abc")
+    monkeypatch.setattr(experiment, "machine_facts", lambda: {"cpu": "Xeon", "cores": 2})
+
+    def costs(name: str = "costs") -> tuple[list[Row], list[str]]:
+        return experiment.kept_costs(tmp_path / f"{name}.json", lambda: ([row], ["not yet steady"]))
+
+    assert costs() == costs() == ([row], ["not yet steady"])
+    monkeypatch.setattr(experiment, "code_commit", lambda: "def")
+    assert costs() == ([row], ["not yet steady", "costs: measured before, by abc on Xeon, 2 cores"])
+    (tmp_path / "older.json").write_text(json.dumps([row.to_json()]))
+    assert costs("older") == ([row], ["older: measured before, by unknown code on an unknown machine"])
+
+
 def test_what_was_measured_is_kept_question_by_question(tmp_path: Path) -> None:
     first = kept_measured(tmp_path / "new" / "a.json", lambda: measured(0.1, 1 / 3))
     again = kept_measured(tmp_path / "new" / "a.json", lambda: pytest.fail("measured again"))

@@ -40,6 +40,13 @@ def test_queries_that_cannot_be_encoded_are_failures_of_their_own_kind(level: Le
     assert block.completed > 10 and block.requests == block.failed + hdr.counts(hdr.decode(block.latency)).sum()
 
 
+def test_a_query_that_cannot_be_encoded_does_not_stop_its_client() -> None:
+    """It paused for 50 ms, as if a node were dead: two clients could have at most 40 such failures in a second."""
+    with programmed() as url:
+        block = measured(workload_at(url, known=25), Level("closed", 2), 1.0)
+    assert block.failures["encoding"] > 100 and block.completed > 10
+
+
 @pytest.mark.parametrize("answer", ["{}", "not JSON", '{"took":1,"timed_out":true,"_shards":{"failed":0}}', "[]"])
 def test_only_a_complete_search_answer_counts(answer: str) -> None:
     with programmed(answer=answer) as url:

@@ -15,10 +15,12 @@ from runs import block, run_of
 from benchmarks.bm25_sparse.command import bm25_sparse
 from benchmarks.load import command
 from benchmarks.load.command import queries_of, rows_under_load
-from benchmarks.load.measurement import LoadSettings
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.run import measuring_code
 from benchmarks.load.workload import ModelChoice
 from benchmarks.score_kept import score_kept
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.evaluation.results import Row
 
 
 def test_judged_queries_need_no_corpus(tmp_path: Path) -> None:
@@ -54,13 +56,36 @@ def test_what_the_generator_was_too_slow_for_is_not_kept_as_a_row(
     blocks = [
         block(number, name, np.ones(60), core_share=share) for number in range(4) for name, share in shares.items()
     ]
-    monkeypatch.setattr(command, "queries_of", lambda *_: (None, ["rain"]))
-    monkeypatch.setattr(command, "prepared", lambda *_: nullcontext())
-    monkeypatch.setattr(command, "run", lambda *_: run_of(blocks))
     refusal = pytest.raises(
         ClusterError, match=r"fast at 10 clients: .* needed 90% of a core\n.*remove .*load, and run"
     )
-    nobody, folder = cast(Any, None), tmp_path / "load"
     with refusal if core_share > 0.85 else nullcontext():
-        rows = rows_under_load(nobody, nobody, "docs", [], tmp_path, ModelChoice(), LoadSettings(), folder)
-        assert {row.engine for row in rows} == {"bm25", "fast"}
+        rows, notes = under_load(run_of(blocks), tmp_path / "load", monkeypatch)
+        assert {row.engine for row in rows} == {"bm25", "fast"} and notes == []
+
+
+def test_what_happened_in_a_load_is_kept_with_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was logged, and lost."""
+    run = run_of([block(number, "bm25", np.ones(60)) for number in range(4)])
+    run.incidents.append("throughput was not yet steady after 90 s of warm-up")
+    _, notes = under_load(run, tmp_path / "load", monkeypatch)
+    assert notes == ["docs: throughput was not yet steady after 90 s of warm-up"]
+    run.changes.append("'docs' changed while it was measured")
+    with pytest.raises(
+        ClusterError, match=r"does not count: 'docs' changed while it was measured\n.*remove .*load, and"
+    ):
+        under_load(run, tmp_path / "load", monkeypatch)
+
+
+def under_load(run: Measurement, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Row], list[str]]:
+    """What `rows_under_load` makes of the run, which it must continue with the same code alone."""
+
+    def measured(*_: object, code: str) -> Measurement:
+        assert code == measuring_code()
+        return run
+
+    monkeypatch.setattr(command, "queries_of", lambda *_: (None, ["rain"]))
+    monkeypatch.setattr(command, "prepared", lambda *_: nullcontext())
+    monkeypatch.setattr(command, "run", measured)
+    nobody = cast(Any, None)
+    return rows_under_load(nobody, nobody, "docs", [], folder, ModelChoice(), LoadSettings(), folder)

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from runs import block, run_of, simulated, workload_at
 from benchmarks.load import result
 from benchmarks.load.blocks import Level, Turn, block_of
 from benchmarks.load.ceiling import Strain, endpoint, measure_ceilings, strain_of
-from benchmarks.load.generator import Generators
+from benchmarks.load.generator import Generators, WorkerMeasurement
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.server import IndexStatistics
 from benchmarks.load.statistics import cells
@@ -109,6 +110,32 @@ def test_each_strain_has_its_limit(strain: Strain, words: str | None) -> None:
     assert refusal is None if words is None else refusal is not None and words in refusal
 
 
+def test_other_work_of_the_machine_is_noted() -> None:
+    """A closed loop whose generator starved looked like a slow engine: its share of a core is lowest then."""
+    plain = block(0, "bm25", np.full(60, 5.0))
+    cases = [(None, None), (0.09, 0.3), (0.34, 0.1), (None, 2.0)]
+    told = [strain_of(plain.level, [replace(plain, others=others, wait=wait)], None) for others, wait in cases]
+    assert [strain.disturbances() for strain in told] == [
+        [],
+        [],
+        ["other processes used 34% of the cores"],
+        ["requests waited 39% of their mean latency for the generator"],
+    ]
+    slow_encoder = replace(plain, wait=20.0, encode=9.0)
+    assert strain_of(plain.level, [slow_encoder], None).disturbances() == [], "other queries were encoded meanwhile"
+    run = run_of([replace(plain, round=number, others=0.34) for number in range(3)], variants=("bm25",))
+    assert "bm25 at 10 clients: other processes used 34% of the cores" in result.summary(run).notes
+    assert "! bm25 at 10 clients: other processes used 34%" in result.text(run)
+
+
+def test_the_time_of_other_processes_is_what_nodes_and_generator_do_not_use() -> None:
+    parts = [WorkerMeasurement(cpu_ns=250_000_000), WorkerMeasurement(cpu_ns=250_000_000)]
+    turn = Turn(0, Level("closed", 1), "bm25")
+    others = block_of(turn, 2.0, parts, server_cpu=1.0, busy=3.5).others
+    assert others == pytest.approx(2.0 / (2.0 * (os.cpu_count() or 1)))
+    assert block_of(turn, 2.0, parts, server_cpu=1.0).others is None
+
+
 def test_a_partial_result_says_so_under_any_title() -> None:
     measurement = simulated(1)
     measurement.partial = "interrupted"
@@ -168,6 +195,9 @@ def test_failures_are_shown_and_reach_the_percentiles() -> None:
     assert shown["failed"].value == pytest.approx(0.02)
     assert "P50 ms" in shown and "P99 ms" not in shown  # a P99 that 2% failures reach is no number
     assert "failed: fast: 240 × rejected (429)" in result.text(run)
+    assert next(iter(result.summary(run).notes)) == (
+        "fast at 10 clients: failures reach P99 ms, which no row has then (240 × rejected (429), of 12,000 requests)"
+    )
     assert "∞" in result.text(run) and "2.00%" in result.text(run) and "12,000" in result.text(run)
 
 

@@ -102,6 +102,8 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
             assert of_level["failed"].value == 0
     assert measurement.indexes[loaded].documents == 500 and measurement.indexes[loaded].segments == 1
     assert measurement.cluster is not None and "request_cache=false" in shown
+    if measurement.cluster.cpu_from == "/proc":
+        assert all(block.others is not None and 0 <= block.others <= 1 for block in measurement.blocks)
 
 
 @pytest.mark.cluster
