@@ -38,6 +38,37 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     return tokenizer
 
 
+def network_tokenizer(network: Path, folder: Path) -> Tokenizer:
+    """The tokenizer of the network in the folder `network`, else that of the whole model in `folder`.
+
+    It lower-cases texts if sentence-transformers' file of the network says so. Raises ModelError if there is no tokenizer,
+    or as `directory.configured_length` does.
+    """
+    tokenizer = load_tokenizer(network if (network / "tokenizer.json").exists() else folder)
+    if directory.lower_cases(network) and not lower_cases(tokenizer):
+        first = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *first])
+    return tokenizer
+
+
+def lower_cases(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer's own files say that it reads texts in lower case."""
+    return tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A").endswith("a")
+
+
+def cut_as_configured(
+    tokenizer: Tokenizer, network: Path, positions: int | None, route: str, at_most: int | None
+) -> None:
+    """Let `tokenizer` cut texts as sentence-transformers does for this network.
+
+    positions: the most tokens that the network reads; None: not limited. route: "query" or "document". at_most: tokens;
+    None: the network's own limit.
+    """
+    limit = directory.max_length(network, positions, route)
+    side = "left" if directory.reads_the_end(network) else "right"
+    tokenizer.enable_truncation(min(at_most, limit) if at_most else limit, direction=side)
+
+
 def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
     """In transformers, the configuration of a BERT tokenizer takes precedence over tokenizer.json; so here."""
     normalizer = tokenizer.normalizer

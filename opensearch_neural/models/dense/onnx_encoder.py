@@ -30,7 +30,12 @@ from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.tokenizer import load_tokenizer, refuse_more_tokens, tokens_of_texts
+from opensearch_neural.models.tokenizer import (
+    cut_as_configured,
+    network_tokenizer,
+    refuse_more_tokens,
+    tokens_of_texts,
+)
 from opensearch_neural.models.vectors import batches_by_length
 
 if TYPE_CHECKING:
@@ -152,11 +157,10 @@ def _load_tower(
         session = InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise ModelError(f"{file}: ONNX Runtime cannot load it ({error})") from None
-    tokenizer = load_tokenizer(transformer if (transformer / "tokenizer.json").exists() else folder)
+    tokenizer = network_tokenizer(transformer, folder)
     config = read_json_object(transformer / "config.json")
     refuse_more_tokens(tokens_of_texts(tokenizer), config.get("vocab_size"), transformer)
-    limit = directory.max_length(transformer, config.get("max_position_embeddings"))
-    tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
+    cut_as_configured(tokenizer, transformer, config.get("max_position_embeddings"), route, max_length)
     pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
     stages: list[Callable[[Array, Array], Array]] = []
     if len(session.get_outputs()[0].shape) == 3:  # else the exported graph pools already

@@ -16,8 +16,8 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import new_folder
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import PICKLED
-from opensearch_neural.models.sparse.encoder import document_modules, network_tokenizer, whole_masked_lm
-from opensearch_neural.models.tokenizer import vocabulary_of
+from opensearch_neural.models.sparse.encoder import document_modules, whole_masked_lm
+from opensearch_neural.models.tokenizer import network_tokenizer, vocabulary_of
 
 if TYPE_CHECKING:
     import torch

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm, network_tokenizer
+from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm
 from opensearch_neural.models.sparse.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models.sparse.inference_free import write_inference_free
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
-from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import (
+    load_tokenizer,
+    lower_cases,
+    network_tokenizer,
+    special_tokens,
+    vocabulary_of,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -85,7 +91,13 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
         return TableEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)
     load_masked_lm(network.path, "cpu", trust_remote_code=trust_remote_code)
-    return network_tokenizer(network.path, folder)
+    tokenizer = network_tokenizer(network.path, folder)
+    if directory.lower_cases(network.path) and not lower_cases(load_tokenizer(network.path)):
+        raise ModelError(
+            f"{network.path}: do_lower_case lower-cases texts for a tokenizer that does not",
+            "set do_lower_case in tokenizer_config.json: a table of queries has no other setting",
+        )
+    return tokenizer
 
 
 def has_query_table(folder: Path) -> bool:

@@ -18,10 +18,10 @@ from opensearch_neural.files import new_folder, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.sparse.corpus_statistics import queries_by_network
-from opensearch_neural.models.sparse.encoder import document_modules, network_tokenizer
+from opensearch_neural.models.sparse.encoder import document_modules
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
-from opensearch_neural.models.tokenizer import vocabulary_of
+from opensearch_neural.models.tokenizer import network_tokenizer, vocabulary_of
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
 WITH_TABLE = (

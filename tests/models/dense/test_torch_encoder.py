@@ -157,6 +157,17 @@ def test_both_backends_take_the_same_prompts(exported: Path, tmp_path: Path, con
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
 
 
+def test_both_backends_lower_case_and_cut_texts_as_the_models_file_says(exported: Path, tmp_path: Path) -> None:
+    """Before, ONNX ignored these settings."""
+    folder = saved(tmp_path / "model", exported)
+    settings = {"do_lower_case": True, "document_length": 6, "query_length": 4}
+    for name, changed in (("tokenizer_config.json", {"do_lower_case": False}), ("sentence_bert_config.json", settings)):
+        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **changed}))
+    by_torch, by_onnx = load_dense(folder), load_dense(folder, backend="onnx")
+    np.testing.assert_allclose(by_onnx.encode_queries(TEXTS), by_torch.encode_queries(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
+
+
 def test_a_projection_that_onnx_cannot_read_is_named(exported: Path, tmp_path: Path) -> None:
     """Before: FileNotFoundError, with a traceback."""
     (weights,) = saved(tmp_path / "model", exported, projected=True).glob("*_Dense/model.safetensors")

@@ -16,7 +16,7 @@ from own_code import give_own_code  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
-from opensearch_neural.models.sparse.encoder import load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.encoder import load_network, load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.idf import load_idf  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
@@ -100,6 +100,63 @@ def test_the_length_to_which_a_model_reads_stays(tokenizer_folder: Path, tmp_pat
     expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
     for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
         assert weights == pytest.approx(reference, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sentence_bert_config.json", {"document_length": 7, "query_length": 3, "max_seq_length": 9}),
+        ("sentence_bert_config.json", {"processor_kwargs": {"model_max_length": 7}, "max_seq_length": 9}),
+        ("sentence_bert_config.json", {"tokenizer_args": {"model_max_length": 7}, "model_args": {"dtype": "float32"}}),
+        ("sentence_roberta_config.json", {"max_seq_length": 7}),
+        ("tokenizer_config.json", {"truncation_side": "left", "model_max_length": 7}),
+    ],
+)
+def test_documents_are_cut_as_the_models_files_say(
+    tokenizer_folder: Path, tmp_path: Path, name: str, settings: dict[str, object]
+) -> None:
+    """Before, all of these were ignored without a word."""
+    model = siamese(tmp_path / "model", masked_lm(tmp_path / "backbone", tokenizer_folder))
+    if name.startswith("sentence"):
+        (model / "sentence_bert_config.json").rename(model / name)
+    (model / name).write_text(json.dumps({**json.loads((model / name).read_text()), **settings}))
+    theirs = sentence_transformers.SparseEncoder(str(model), device="cpu")
+    ours = [load_network(model, device="cpu"), load_sparse(with_table(model, tmp_path), device="cpu")]
+    expected = as_dicts(theirs.encode_document(TEXTS), ours[0].vocabulary)
+    for network in ours:
+        for weights, reference in zip(network.encode_documents(TEXTS).rows(), expected, strict=True):
+            assert weights == pytest.approx(reference, rel=1e-4)
+
+
+def test_texts_are_lower_cased_as_the_models_file_says(tokenizer_folder: Path, tmp_path: Path) -> None:
+    model = siamese(tmp_path / "model", masked_lm(tmp_path / "backbone", tokenizer_folder))
+    for name, lower in (("tokenizer_config.json", False), ("sentence_bert_config.json", True)):
+        (model / name).write_text(json.dumps({**json.loads((model / name).read_text()), "do_lower_case": lower}))
+    ours = load_network(model, device="cpu")
+    assert ours.tokenizer.encode("Open").ids == ours.tokenizer.encode("open").ids
+    theirs = sentence_transformers.SparseEncoder(str(model), device="cpu")
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+    with pytest.raises(ModelError, match="do_lower_case lower-cases texts for a tokenizer that does not"):
+        with_table(model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"processing_kwargs": {"text": {"max_length": 6}}}, "processing_kwargs has text"),
+        ({"tokenizer_args": {"padding_side": "left"}}, "processor_kwargs has padding_side"),
+        ({"tokenizer_name_or_path": "other/model"}, "tokenizer_name_or_path has other/model"),
+    ],
+)
+def test_a_setting_that_only_sentence_transformers_knows_is_refused(
+    tokenizer_folder: Path, tmp_path: Path, settings: dict[str, object], named: str
+) -> None:
+    model = masked_lm(tmp_path / "model", tokenizer_folder)
+    (model / "sentence_bert_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ModelError, match=rf"sentence_bert_config\.json: {named}"):
+        load_network(model)
 
 
 def test_a_model_without_a_table_says_how_to_get_one(tokenizer_folder: Path, tmp_path: Path) -> None:
