@@ -251,6 +251,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     """
     try:
         import onnxscript  # noqa: F401
+        import torch
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     except ModuleNotFoundError as error:
         raise MissingExtra(f"exporting to ONNX (module {error.name!r})", "train") from None
@@ -268,7 +269,11 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
                 # AutoModel would add a decoder with random weights.
                 kind = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
                 model = kind.from_pretrained(
-                    transformer, use_safetensors=True, trust_remote_code=False, attn_implementation="eager"
+                    transformer,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    attn_implementation="eager",
+                    dtype=torch.float32,
                 ).eval()
             except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
                 raise ModelError(f"{transformer} does not load as a transformer: {error}") from error
@@ -356,7 +361,11 @@ def _export(model: PreTrainedModel, longest: int, file: Path) -> None:
             external_data=sum(p.numel() * p.element_size() for p in model.parameters()) > 1_900_000_000,
             verbose=False,
         )
-        session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        try:
+            session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            said = f"{model.config.model_type}: ONNX Runtime cannot load the exported model ({error})"
+            raise ModelError(said, "use the torch backend") from None
         for batch, length in ((1, 1), (4, min(5, longest)), (2, longest)):
             ids, mask = example(batch, length)
             expected = wrapped(ids, mask).numpy()

@@ -168,6 +168,20 @@ def test_both_backends_lower_case_and_cut_texts_as_the_models_file_says(exported
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_half_precision_is_exported_in_float32(minilm: Path, tmp_path: Path, dtype: str) -> None:
+    """Before: NotImplemented, with a traceback, and "differs from torch"."""
+    from transformers import BertModel
+
+    half = small_bert(tmp_path / "half", minilm)
+    BertModel.from_pretrained(half, dtype=getattr(torch, dtype)).save_pretrained(half)
+    whole = shutil.copytree(half, tmp_path / "whole")
+    BertModel.from_pretrained(half, dtype=torch.float32).save_pretrained(whole)
+    export_onnx(half)
+    expected = load_dense(whole).encode_documents(TEXTS)
+    np.testing.assert_allclose(load_dense(half, backend="onnx").encode_documents(TEXTS), expected, atol=1e-4)
+
+
 def test_a_projection_that_onnx_cannot_read_is_named(exported: Path, tmp_path: Path) -> None:
     """Before: FileNotFoundError, with a traceback."""
     (weights,) = saved(tmp_path / "model", exported, projected=True).glob("*_Dense/model.safetensors")
