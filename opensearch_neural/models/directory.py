@@ -240,6 +240,11 @@ def not_sparse(path: Path) -> ModelError | None:
     return None
 
 
+def is_lexical(path: Path) -> bool:
+    """Whether a folder holds the lexical model, which is BM25 in the form of a sparse model."""
+    return bool(read_json_object(path / "config.json", missing_ok=True).get("kind") == "lexical")
+
+
 def refuse_other_kinds(path: Path) -> None:
     """Raises `not_sparse`, if there is one."""
     if (error := not_sparse(path)) is not None:

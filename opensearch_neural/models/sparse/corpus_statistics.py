@@ -83,10 +83,15 @@ def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, tru
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
     """The tokenizer of a sparse model's query table or, without a table, of its network.
 
-    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot encode documents,
-    so that the error comes before a corpus is read.
+    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot encode documents or
+    get a table, and for the lexical model, so that the error comes before a corpus is read.
     """
     folder = directory.locate(model, code=trust_remote_code)
+    if directory.is_lexical(folder):
+        raise ModelError(
+            f"{folder} is the lexical model: its documents are weighed by the statistics of a corpus, too",
+            f"`osn model lexical --corpus CORPUS --tokenizer {folder / 'tokenizer.json'} --output FOLDER` counts them all",
+        )
     if has_query_table(folder):
         return TableEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)

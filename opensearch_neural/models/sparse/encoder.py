@@ -75,8 +75,7 @@ def load_sparse(
     Raises ModelError if the directory is incomplete, or encodes documents or queries in another way.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
-    kind = read_json_object(folder / "config.json", missing_ok=True).get("kind")
-    if kind == "lexical":
+    if directory.is_lexical(folder):
         from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
         return LexicalEncoder.load(name_or_path)

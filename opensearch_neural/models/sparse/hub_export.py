@@ -61,6 +61,11 @@ def export_for_hub(
             f"{folder} is not a sparse model, and the card is that of a sparse one",
             "upload that folder with a card of your own, without training.yaml, which names folders of this machine",
         )
+    if directory.is_lexical(folder):
+        raise ModelError(
+            f"{folder} is the lexical model, which the hub's users cannot load",
+            "it has no network: they build it from a corpus by `osn model lexical`",
+        )
     if not any(directory.routes(folder).values()):
         raise ModelError(
             f"{folder} is not in the layout of sentence-transformers, which the hub's users load",

@@ -142,8 +142,9 @@ def test_what_is_not_recorded_is_said(tokenizer_folder: Path, tmp_path: Path) ->
 def test_what_the_hubs_users_could_not_load_is_refused(trained: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     build_lexical(TEXTS).save(tmp_path / "lexical")
     bare = masked_lm(tmp_path / "bare", tokenizer_folder)
-    for model in (tmp_path / "lexical", bare):
-        with pytest.raises(ModelError, match="not in the layout of sentence-transformers"):
+    refused = {tmp_path / "lexical": "is the lexical model", bare: "not in the layout of sentence-transformers"}
+    for model, message in refused.items():
+        with pytest.raises(ModelError, match=message):
             export_for_hub(model, tmp_path / "upload", licence="mit")
     write_osn_json(bare, "dense")
     with pytest.raises(ModelError, match=r"(?s)not a sparse model, and the card .*upload that folder"):
