@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, read_json_object
 from opensearch_neural.models import directory
+from opensearch_neural.models.directory import Module
 from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm
 from opensearch_neural.models.sparse.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models.sparse.inference_free import write_inference_free
@@ -34,8 +35,9 @@ def write_with_statistics(
 ) -> None:
     """Write the sparse model directory `out`: `model` with the IDF of a corpus.
 
-    A model without a query table (a SPLADE whose network encodes both sides, or a plain masked language model) becomes
-    inference-free: its network encodes documents, the table weighs the tokens of queries.
+    A model without a module that looks up queries (a SPLADE whose network encodes both sides, or a plain masked language
+    model, also with an `idf.json`) becomes inference-free: its network encodes documents, the table weighs the tokens of
+    queries.
 
     frequencies: of the corpus, counted with the model's own tokenizer. trust_remote_code: whether the model's own code may
     run; the network's code is then written too. Raises InputError if `out` exists, ModelError if the model does not fit.
@@ -46,15 +48,14 @@ def write_with_statistics(
     if len(frequencies.counts) != len(vocabulary):
         raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
     table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
-    if not has_query_table(folder):
+    if not query_modules(folder):
         write_with_table(folder, out, table, trust_remote_code=trust_remote_code)
         return
     with new_folder(out) as written:
         shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))
         save_idf(written / "idf.json", table)
-        for module in (module for modules in directory.routes(written).values() for module in modules):
-            if module.type == "SparseStaticEmbedding":
-                _write_static_weights(module.path, table, vocabulary)
+        for module in query_modules(written):
+            _write_static_weights(module.path, table, vocabulary)
 
 
 def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, trust_remote_code: bool = False) -> None:
@@ -81,7 +82,7 @@ def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, tru
 
 
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
-    """The tokenizer of a sparse model's query table or, without a table, of its network.
+    """The tokenizer of a sparse model's module that looks up queries or, without one, of its network.
 
     trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot encode documents or
     get a table, and for the lexical model, so that the error comes before a corpus is read.
@@ -92,7 +93,7 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
             f"{folder} is the lexical model: its documents are weighed by the statistics of a corpus, too",
             f"`osn model lexical --corpus CORPUS --tokenizer {folder / 'tokenizer.json'} --output FOLDER` counts them all",
         )
-    if has_query_table(folder):
+    if query_modules(folder):
         return TableEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)
     load_masked_lm(network.path, "cpu", trust_remote_code=trust_remote_code)
@@ -105,17 +106,20 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
     return tokenizer
 
 
+def query_modules(folder: Path) -> list[Module]:
+    """The modules by which sentence-transformers, too, looks up a sparse model's queries in a table."""
+    routes = directory.routes(folder)
+    return [module for module in routes.get("query", routes.get("", [])) if module.type == "SparseStaticEmbedding"]
+
+
 def has_query_table(folder: Path) -> bool:
-    """Whether a sparse model has its own table of query weights."""
-    modules = directory.routes(folder).get("query", [])
-    return (folder / "idf.json").exists() or any(module.type == "SparseStaticEmbedding" for module in modules)
+    """Whether a sparse model has its own table of query weights: an `idf.json`, or a module."""
+    return (folder / "idf.json").exists() or bool(query_modules(folder))
 
 
 def queries_by_network(folder: Path) -> bool:
     """Whether a network encodes the queries of a sparse model, as in a SPLADE without a query table."""
-    routes = directory.routes(folder)
-    types = [module.type for module in routes.get("query", routes.get("", []))]
-    return not has_query_table(folder) and "SparseStaticEmbedding" not in types
+    return not has_query_table(folder)
 
 
 def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:

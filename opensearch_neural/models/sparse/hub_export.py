@@ -17,7 +17,7 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.sparse.corpus_statistics import queries_by_network
+from opensearch_neural.models.sparse.corpus_statistics import query_modules
 from opensearch_neural.models.sparse.encoder import document_modules
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
@@ -77,7 +77,8 @@ def export_for_hub(
             f"{folder} has code of its own, and a card of ours would vouch for it",
             "upload that folder as it is, with a card that says what its code does",
         )
-    query = None if queries_by_network(folder) else TableEncoder.load(folder)
+    # Without such a module, the hub's users run the network for queries, even if there is an idf.json for osn.
+    query = TableEncoder.load(folder) if query_modules(folder) else None
     network, _ = document_modules(folder)
     vocabulary = query.vocabulary if query is not None else vocabulary_of(network_tokenizer(network.path, folder))
     tags = ["sparse-encoder", "sparse", "splade", *([] if query is None else ["inference-free"]), "opensearch"]

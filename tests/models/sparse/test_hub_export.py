@@ -117,7 +117,9 @@ def test_the_card_of_a_siamese_splade_says_that_a_network_encodes_queries(
     siamese(tmp_path / "siamese", networks[0])
     write_two_networks(tmp_path / "two", documents=networks[0], queries=networks[1])
     router_model(tmp_path / "table", tokenizer_folder)
-    for name in ("siamese", "two", "table"):
+    siamese(tmp_path / "with-idf", networks[0])
+    (tmp_path / "with-idf" / "idf.json").write_text('{"file": 4.5}')
+    for name in ("siamese", "two", "with-idf", "table"):
         card = export_for_hub(tmp_path / name, tmp_path / f"upload-{name}", licence="mit").read_text()
         assert hash_files(tmp_path / f"upload-{name}") == hash_files(tmp_path / name)
         free = name == "table"

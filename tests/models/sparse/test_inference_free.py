@@ -17,6 +17,7 @@ from own_code import give_own_code  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_network, load_sparse  # noqa: E402
+from opensearch_neural.models.sparse.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.sparse.idf import load_idf  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
@@ -77,6 +78,27 @@ def test_what_is_written_is_a_model_of_sentence_transformers(tokenizer_folder: P
     expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
     for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
         assert weights == pytest.approx(reference, rel=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["siamese", "masked language model"])
+def test_a_table_beside_a_network_becomes_one_that_sentence_transformers_looks_up(
+    tokenizer_folder: Path, tmp_path: Path, layout: str
+) -> None:
+    """Before, the new table stood beside a copy of the network, by which sentence-transformers encoded queries, if it could
+    load the model at all."""
+    model = masked_lm(tmp_path / "network", tokenizer_folder)
+    if layout == "siamese":
+        model = siamese(tmp_path / "model", model)
+    (model / "idf.json").write_text('{"file": 4.5}')
+    folder = with_table(model, tmp_path)
+    ours, theirs = load_sparse(folder, device="cpu"), sentence_transformers.SparseEncoder(str(folder), device="cpu")
+    assert ours.query.encode("file")["file"] != 4.5
+    for query, reference in zip(QUERIES, as_dicts(theirs.encode_query(QUERIES), ours.vocabulary), strict=True):
+        assert ours.query.encode(query) == pytest.approx(reference, rel=1e-5)
+    expected = load_network(model, device="cpu").encode_documents(TEXTS).rows()
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+    assert "inference-free" in export_for_hub(folder, tmp_path / "upload", licence="mit").read_text()
 
 
 def test_the_number_of_terms_that_a_model_keeps_stays(tokenizer_folder: Path, tmp_path: Path) -> None:
