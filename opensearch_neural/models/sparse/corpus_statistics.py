@@ -103,6 +103,11 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
             f"{network.path}: do_lower_case lower-cases texts for a tokenizer that does not",
             "set do_lower_case in tokenizer_config.json: a table of queries has no other setting",
         )
+    if len(tokens := vocabulary_of(tokenizer)) != tokenizer.get_vocab_size():
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} tokens, but ids up to {len(tokens) - 1}",
+            "add tokens for the ids between: sentence-transformers' table of queries has one weight for each token",
+        )
     return tokenizer
 
 

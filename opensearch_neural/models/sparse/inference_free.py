@@ -65,6 +65,9 @@ def write_inference_free(
             processor_kwargs=trust,
         )
         size = len(document.tokenizer)
+        if document.auto_model.config.vocab_size > size:
+            # sentence-transformers multiplies a query's weights by a document's: both need one for each token.
+            document.auto_model.resize_token_embeddings(size)
         weight = torch.from_numpy(np.array([weights[token] for token in vocabulary[:size]], dtype=np.float32))
         router = Router.for_query_document(
             [SparseStaticEmbedding(tokenizer=document.tokenizer, weight=weight, frozen=True)],

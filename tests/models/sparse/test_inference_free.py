@@ -16,6 +16,7 @@ from own_code import give_own_code  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.models.sparse.corpus_statistics import tokenizer_of  # noqa: E402
 from opensearch_neural.models.sparse.encoder import load_network, load_sparse  # noqa: E402
 from opensearch_neural.models.sparse.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.sparse.idf import load_idf  # noqa: E402
@@ -179,6 +180,38 @@ def test_a_setting_that_only_sentence_transformers_knows_is_refused(
     (model / "sentence_bert_config.json").write_text(json.dumps(settings))
     with pytest.raises(ModelError, match=rf"sentence_bert_config\.json: {named}"):
         load_network(model)
+
+
+@pytest.mark.parametrize("architecture", ["Bert", "DistilBert"])
+def test_a_network_of_more_rows_than_tokens_is_cut_to_them(
+    tokenizer_folder: Path, tmp_path: Path, architecture: str
+) -> None:
+    """Before, sentence-transformers could not multiply queries by documents: they had different dimensions."""
+    from transformers import AutoModelForMaskedLM
+
+    model = masked_lm(tmp_path / "model", tokenizer_folder, architecture)
+    network = AutoModelForMaskedLM.from_pretrained(model)
+    network.resize_token_embeddings(network.config.vocab_size + 7)
+    network.save_pretrained(model)
+    folder = with_table(model, tmp_path)
+    theirs = sentence_transformers.SparseEncoder(str(folder), device="cpu")
+    assert theirs.similarity(theirs.encode_query(["a file"]), theirs.encode_document(TEXTS)).shape == (1, len(TEXTS))
+    expected = load_network(model, device="cpu").encode_documents(TEXTS).rows()
+    written = load_sparse(folder, device="cpu").encode_documents(TEXTS).rows()
+    for weights, reference in zip(written, expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+
+
+def test_a_tokenizer_with_unused_ids_is_refused_before_anything_is_counted(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    model = masked_lm(tmp_path / "model", tokenizer_folder)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    del vocabulary[next(token for token, at in vocabulary.items() if at == 100)]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelError, match=r"the tokenizer has \d+ tokens, but ids up to \d+"):
+        tokenizer_of(model)
 
 
 def test_a_model_without_a_table_says_how_to_get_one(tokenizer_folder: Path, tmp_path: Path) -> None:
