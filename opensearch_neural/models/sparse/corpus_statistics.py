@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import new_folder, read_json_object
+from opensearch_neural.files import new_folder, read_json_object, write_json
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import Module
 from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm
@@ -128,16 +128,18 @@ def queries_by_network(folder: Path) -> bool:
 
 
 def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:
-    """Write the table into a SparseStaticEmbedding: into the file that its config names, or into its tensor."""
+    """Write the table into a SparseStaticEmbedding: into its tensor, also if its config named a file with a table."""
     import numpy as np
-
-    config = read_json_object(module / "config.json", missing_ok=True)
-    if isinstance(table_file := config.get("path"), str) and table_file.endswith(".json"):
-        save_idf(module / Path(table_file).name, table)
-        return
     from safetensors.numpy import load_file, save_file
 
-    file = module / "model.safetensors"
-    weights = load_file(file)["weight"].copy()
-    weights[: len(vocabulary)] = np.array([table[token] for token in vocabulary], dtype=weights.dtype)
-    save_file({"weight": weights}, file)
+    weights = np.array([table[token] for token in vocabulary], dtype=np.float32)
+    config = read_json_object(module / "config.json", missing_ok=True)
+    if isinstance(table_file := config.pop("path", None), str) and table_file.endswith(".json"):
+        # sentence-transformers would read the old table, at the place where the model was built.
+        (module / Path(table_file).name).unlink(missing_ok=True)
+        write_json(module / "config.json", config)
+    else:
+        present = load_file(module / "model.safetensors")["weight"].copy()
+        present[: len(vocabulary)] = weights
+        weights = present
+    save_file({"weight": weights}, module / "model.safetensors")

@@ -22,7 +22,7 @@ from opensearch_neural.models.sparse.hub_export import export_for_hub  # noqa: E
 from opensearch_neural.models.sparse.idf import load_idf  # noqa: E402
 from opensearch_neural.models.sparse.pruning import Pruning  # noqa: E402
 
-from .test_encoder import QUERIES, TEXTS, as_dicts, masked_lm  # noqa: E402
+from .test_encoder import QUERIES, TEXTS, as_dicts, masked_lm, router_model  # noqa: E402
 
 
 def siamese(folder: Path, backbone: Path, activation: str = "relu", **options: object) -> Path:
@@ -100,6 +100,28 @@ def test_a_table_beside_a_network_becomes_one_that_sentence_transformers_looks_u
     for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
         assert weights == pytest.approx(reference, rel=1e-4)
     assert "inference-free" in export_for_hub(folder, tmp_path / "upload", licence="mit").read_text()
+
+
+def test_a_table_in_a_file_of_its_own_is_replaced_for_sentence_transformers_too(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """Before, it read the old table at its old place."""
+    router_model(tmp_path / "model", tokenizer_folder)
+    route = tmp_path / "model" / "query_0_SparseStaticEmbedding"
+    (route / "model.safetensors").unlink()
+    old = tmp_path / "built" / "table.json"
+    old.parent.mkdir()
+    for file in (old, route / old.name):
+        file.write_text('{"file": 4.5, "a": 0}')
+    (route / "config.json").write_text(json.dumps({"frozen": True, "path": str(old)}))
+    folder = with_table(tmp_path / "model", tmp_path)
+    ours, theirs = (
+        load_sparse(folder, device="cpu").query,
+        sentence_transformers.SparseEncoder(str(folder), device="cpu"),
+    )
+    assert ours.encode("file")["file"] != 4.5
+    for query, reference in zip(QUERIES, as_dicts(theirs.encode_query(QUERIES), ours.vocabulary), strict=True):
+        assert ours.encode(query) == pytest.approx(reference, rel=1e-5)
 
 
 def test_the_number_of_terms_that_a_model_keeps_stays(tokenizer_folder: Path, tmp_path: Path) -> None:
