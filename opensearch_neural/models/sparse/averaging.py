@@ -108,7 +108,12 @@ def _write(network: Any, folder: Path, transformer: Path, written: Path) -> None
     """Copy `folder` to `written`, with `network` instead of the network in its subfolder `transformer`."""
     from opensearch_neural.models.pretrained import quiet
 
-    left_out = (*directory.OF_ITS_WEIGHTS, *PICKLED)
-    shutil.copytree(folder, written, ignore=shutil.ignore_patterns(*left_out))
+    left_out = shutil.ignore_patterns(*directory.OF_ITS_WEIGHTS, *PICKLED)
+    weights = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json")
+
+    def ignored(where: str, names: list[str]) -> set[str]:
+        return left_out(where, names) | (weights(where, names) if Path(where) == transformer else set())
+
+    shutil.copytree(folder, written, ignore=ignored)
     with quiet():
         network.save_pretrained(written / transformer.relative_to(folder))

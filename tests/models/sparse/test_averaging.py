@@ -109,6 +109,17 @@ def test_what_belonged_to_the_first_models_weights_is_left_out(trained: Path, st
     assert not [name for name in left if (tmp_path / "averaged" / name).exists()]
 
 
+def test_the_shards_of_the_first_models_weights_are_left_out(trained: Path, start: Path, tmp_path: Path) -> None:
+    """Before, their index stayed, and named files that were not there."""
+    network = trained / "document_0_Transformer"
+    AutoModelForMaskedLM.from_pretrained(network).save_pretrained(network, max_shard_size="50KB")
+    assert len(list(network.glob("*.safetensors"))) > 1
+    write_average([trained, start], tmp_path / "averaged")
+    written = tmp_path / "averaged" / "document_0_Transformer"
+    assert [file.name for file in written.glob("*safetensors*")] == ["model.safetensors"]
+    assert load_sparse(tmp_path / "averaged", device="cpu").encode_documents(TEXTS[:1]).row(0)
+
+
 def test_a_card_names_the_data_of_an_average_of_averages(trained: Path, start: Path, tmp_path: Path) -> None:
     write_average([trained, start], tmp_path / "one")
     write_average([tmp_path / "one", start], tmp_path / "two")
