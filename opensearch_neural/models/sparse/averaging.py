@@ -48,6 +48,12 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
         if (kind := its_record.get("kind", "sparse")) != "sparse":
             raise ModelError(f"{folder} is a {kind} model", "only sparse models can be averaged")
     (first, pooling), *others = [document_modules(folder) for folder in folders]
+    queries = directory.routes(folders[0]).get("query", [])
+    if any(module.type == "SpladePooling" for module in queries) and queries[0].path != first.path:
+        raise ModelError(
+            f"{folders[0]} encodes queries by a network of their own, which an average would leave as it is",
+            f"give it a table first: `osn model idf --corpus CORPUS --model {models[0]} --output FOLDER`",
+        )
     vocabulary = vocabulary_of(network_tokenizer(first.path, folders[0]))
     with new_folder(out) as written:
         network = whole_masked_lm(first.path)

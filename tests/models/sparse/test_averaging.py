@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+from tiny_splade import write_two_networks  # noqa: E402
 from transformers import AutoModelForMaskedLM  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
@@ -171,6 +172,11 @@ def other_pooling(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object
     return [trained, tmp_path / "double"]
 
 
+def two_networks(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    write_two_networks(tmp_path / "two", documents=tmp_path / "start", queries=tmp_path / "moved")
+    return [tmp_path / "two", trained]
+
+
 REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained], "an average needs two models"),
     (lambda trained, *_: [trained, trained, "--shares", "1"], "1 shares for 2 models"),
@@ -184,6 +190,7 @@ REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (other_start, "have different starts"),
     (other_tokens, "has other tokens than"),
     (other_kind, "is a jpq model"),
+    (two_networks, "encodes queries by a network of their own"),
     (other_pooling, "pools logits differently from"),
 ]
 
