@@ -113,15 +113,21 @@ def check_tokenizers(model: torch.nn.Module, folder: Path) -> None:
 
 
 def most_tokens(model: torch.nn.Module) -> int | None:
-    """The most tokens that a model reads; None: not limited. RoBERTa and similar models count positions from after the
-    padding's id, so they read fewer tokens than they have positions."""
+    """The most tokens that a model of transformers reads; None: not limited."""
+    learned = most_positions(model)
+    return getattr(model.config, "max_position_embeddings", None) if learned is None else learned
+
+
+def most_positions(model: torch.nn.Module) -> int | None:
+    """The most tokens for which a model has learned a position; None: it learned none. RoBERTa and similar models count
+    positions from after the padding's id, so they read fewer tokens than they have positions."""
     import torch
 
     for module in model.modules():
         table, padding = getattr(module, "position_embeddings", None), getattr(module, "padding_idx", None)
         if isinstance(table, torch.nn.Embedding):
             return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    return getattr(model.config, "max_position_embeddings", None)
+    return None
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from opensearch_neural.models.dense.pooling import pooling_modes
 from opensearch_neural.models.dense.static_table import MODULE as STATIC
 from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
-from opensearch_neural.models.pretrained import T5, quiet_loading
+from opensearch_neural.models.pretrained import T5, most_tokens, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.tokenizer import (
     cut_as_configured,
@@ -47,6 +47,8 @@ Array = NDArray[np.float32]
 FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 MIX = "WeightedLayerPooling"
 """The module that mixes layers. ONNX does not support it: the exported graph gives only the last layer."""
+AFTER_PADDING = ("camembert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl")
+"""Model types of transformers that count positions from after the padding's id."""
 LEAST_COSINE = 0.9
 """Least mean cosine between a token's last hidden states in int8 and float32. MiniLM's pooled vectors reach 0.99."""
 
@@ -160,8 +162,11 @@ def _load_tower(
     tokenizer = network_tokenizer(transformer, folder)
     config = read_json_object(transformer / "config.json")
     refuse_more_tokens(tokens_of_texts(tokenizer), config.get("vocab_size"), transformer)
-    cut_as_configured(tokenizer, transformer, config.get("max_position_embeddings"), route, max_length)
     pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int) and config.get("model_type") in AFTER_PADDING:
+        positions -= pad_id + 1
+    cut_as_configured(tokenizer, transformer, positions, route, max_length)
     stages: list[Callable[[Array, Array], Array]] = []
     if len(session.get_outputs()[0].shape) == 3:  # else the exported graph pools already
         stages = [_stage(module) for module in modules[1:]]
@@ -282,9 +287,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
         # Checked under another name first, so that a file that encodes wrongly is never found later.
         beside = file.with_name(".model.onnx")
         try:
-            # A T5's positions are relative and not limited.
-            positions = getattr(model.config, "max_position_embeddings", None)
-            _export(model, directory.max_length(transformer, positions), beside)
+            _export(model, directory.max_length(transformer, most_tokens(model)), beside)
             beside.replace(file)
         finally:
             beside.unlink(missing_ok=True)

@@ -182,6 +182,22 @@ def test_a_model_in_half_precision_is_exported_in_float32(minilm: Path, tmp_path
     np.testing.assert_allclose(load_dense(half, backend="onnx").encode_documents(TEXTS), expected, atol=1e-4)
 
 
+def test_a_roberta_without_a_length_reads_no_more_tokens_than_it_has_positions(minilm: Path, tmp_path: Path) -> None:
+    """Before: IndexError, by torch, by ONNX Runtime, and during the export."""
+    from transformers import AutoTokenizer, RobertaConfig, RobertaModel
+
+    tokenizer = AutoTokenizer.from_pretrained(minilm, model_max_length=10**30)
+    tokenizer.save_pretrained(tmp_path / "model")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=26, pad_token_id=1, **sizes)
+    RobertaModel(config).save_pretrained(tmp_path / "model")
+    export_onnx(tmp_path / "model")
+    by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
+    expected = load_dense(tmp_path / "model", max_length=24).encode_documents(TEXTS)
+    for encoder in (by_torch, by_onnx):
+        np.testing.assert_allclose(encoder.encode_documents(TEXTS), expected, atol=1e-4)
+
+
 def test_a_projection_that_onnx_cannot_read_is_named(exported: Path, tmp_path: Path) -> None:
     """Before: FileNotFoundError, with a traceback."""
     (weights,) = saved(tmp_path / "model", exported, projected=True).glob("*_Dense/model.safetensors")

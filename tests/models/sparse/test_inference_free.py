@@ -173,6 +173,19 @@ def test_documents_are_cut_as_the_models_files_say(
             assert weights == pytest.approx(reference, rel=1e-4)
 
 
+def test_a_roberta_without_a_length_gets_that_of_its_positions(tokenizer_folder: Path, tmp_path: Path) -> None:
+    """Before, sentence-transformers could not encode a long document by the written model: IndexError."""
+    model = masked_lm(tmp_path / "model", tokenizer_folder, "Roberta")
+    file = model / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": 10**30}))
+    folder = with_table(model, tmp_path)
+    theirs = sentence_transformers.SparseEncoder(str(folder), device="cpu")
+    ours = load_sparse(folder, device="cpu")
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+
+
 def test_texts_are_lower_cased_as_the_models_file_says(tokenizer_folder: Path, tmp_path: Path) -> None:
     model = siamese(tmp_path / "model", masked_lm(tmp_path / "backbone", tokenizer_folder))
     for name, lower in (("tokenizer_config.json", False), ("sentence_bert_config.json", True)):
