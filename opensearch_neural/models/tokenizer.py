@@ -14,11 +14,20 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 
+_OF_BERT = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+_OF_ROBERTA: dict[str, bool | None] = {"add_prefix_space": False}
+_DEFAULTS = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"), _OF_BERT),
+    **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "GPT2Tokenizer"), _OF_ROBERTA),
+}
+"""{tokenizer's class in transformers: settings that hold if its configuration does not name them}."""
+
 
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding.
 
-    Settings for lower case, accents and Chinese characters in tokenizer_config.json take precedence, as in transformers.
+    Settings in tokenizer_config.json for lower case, accents, Chinese characters and a space before the text take
+    precedence, as in transformers, also if they are the defaults of the tokenizer's class there.
     """
     path = Path(name_or_path)
     if not path.is_file():
@@ -70,12 +79,19 @@ def cut_as_configured(
 
 
 def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
-    """In transformers, the configuration of a BERT tokenizer takes precedence over tokenizer.json; so here."""
-    normalizer = tokenizer.normalizer
-    if not isinstance(normalizer, normalizers.BertNormalizer) or not file.exists():
+    """In transformers, the configuration of a BERT or RoBERTa tokenizer takes precedence over tokenizer.json; so here."""
+    if not file.exists():
         return
-    config = read_json_object(file)
-    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+    written = read_json_object(file)
+    kind = str(written.get("tokenizer_class"))
+    if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return
+    config = {**_DEFAULTS.get(kind.removesuffix("Fast"), {}), **written}
+    normalizer, split = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if isinstance(split, pre_tokenizers.ByteLevel) and "add_prefix_space" in config:
+        split.add_prefix_space = bool(config["add_prefix_space"])
+        tokenizer.pre_tokenizer = split
+    if not isinstance(normalizer, normalizers.BertNormalizer):
         return
     options = {
         "lowercase": "do_lower_case",
