@@ -16,7 +16,7 @@ from opensearch_neural.models.tokenizer import refuse_more_tokens, tokens_of_tex
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 T5 = ("t5", "mt5", "umt5")
 """Model types of transformers whose folder may hold a decoder, and whose texts do not begin with CLS."""
@@ -128,6 +128,12 @@ def most_positions(model: torch.nn.Module) -> int | None:
         if isinstance(table, torch.nn.Embedding):
             return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
     return None
+
+
+def cut_to_tokens(network: PreTrainedModel, tokens: int) -> None:
+    """Leave out the rows of a network for ids that its tokenizer does not have, which fill up to a round number."""
+    if network.config.vocab_size > tokens:
+        network.resize_token_embeddings(tokens)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import new_folder
 from opensearch_neural.models import directory
+from opensearch_neural.models.pretrained import cut_to_tokens, quiet
 from opensearch_neural.models.safety import PICKLED
 from opensearch_neural.models.sparse.encoder import document_modules, whole_masked_lm
 from opensearch_neural.models.tokenizer import network_tokenizer, vocabulary_of
@@ -57,6 +58,7 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
     vocabulary = vocabulary_of(network_tokenizer(first.path, folders[0]))
     with new_folder(out) as written:
         network = whole_masked_lm(first.path)
+        cut_to_tokens(network, len(vocabulary))
         mean = {name: shares[0] / sum(shares) * weights for name, weights in _weights(network).items()}
         for folder, (module, its), share in zip(folders[1:], others, shares[1:], strict=True):
             if (its.strategy, its.double_log) != (pooling.strategy, pooling.double_log):
@@ -64,6 +66,7 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
             if vocabulary_of(network_tokenizer(module.path, folder)) != vocabulary:
                 raise ModelError(f"{folder} has other tokens than {folders[0]}")
             other = whole_masked_lm(module.path)
+            cut_to_tokens(other, len(vocabulary))
             _refuse_another(network, other, f"{module.path} and {first.path}")
             for name, weights in _weights(other).items():
                 mean[name] += share / sum(shares) * weights
@@ -112,8 +115,6 @@ def _says_nothing_of_shape(setting: str) -> bool:
 
 def _write(network: Any, folder: Path, transformer: Path, written: Path) -> None:
     """Copy `folder` to `written`, with `network` instead of the network in its subfolder `transformer`."""
-    from opensearch_neural.models.pretrained import quiet
-
     left_out = shutil.ignore_patterns(*directory.OF_ITS_WEIGHTS, *PICKLED)
     weights = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json")
 

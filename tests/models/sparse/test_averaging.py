@@ -101,6 +101,21 @@ def test_an_average_of_a_model_with_itself_is_the_model(trained: Path, tmp_path:
         assert its == pytest.approx(mine, rel=1e-4)
 
 
+def test_a_start_of_more_rows_than_tokens_is_averaged_with_what_was_trained_from_it(
+    trained: Path, start: Path, tmp_path: Path
+) -> None:
+    """A trained model is written with one row for each token."""
+    network = AutoModelForMaskedLM.from_pretrained(start)
+    network.resize_token_embeddings(network.config.vocab_size + 7)
+    network.save_pretrained(start)
+    for name, models in (("one", [trained, start]), ("other", [start, trained])):
+        write_average(models, tmp_path / name)
+    one, other = (weights_of(folder) for folder in (tmp_path / "one" / "document_0_Transformer", tmp_path / "other"))
+    assert one.keys() == other.keys()
+    for name, weights in one.items():
+        torch.testing.assert_close(weights, other[name])
+
+
 def test_what_belonged_to_the_first_models_weights_is_left_out(trained: Path, start: Path, tmp_path: Path) -> None:
     left = ["README.md", "document_0_Transformer/onnx/model.onnx", "document_0_Transformer/pytorch_model.bin"]
     for name in left:
