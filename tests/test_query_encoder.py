@@ -236,7 +236,7 @@ def test_word_pieces_are_the_same_for_the_same_texts() -> None:
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast"])
 @pytest.mark.parametrize(
-    "config", [{"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}]
+    "config", [{}, {"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}]
 )
 def test_a_tokenizers_configuration_counts_as_in_transformers(
     tmp_path: Path, lowercase: bool, kind: str, config: dict[str, bool]
@@ -256,6 +256,31 @@ def test_a_tokenizers_configuration_counts_as_in_transformers(
     for text in ("Berlin", "Café", "berlin café Berlin"):
         ours = load_tokenizer(tmp_path).encode(text, add_special_tokens=False).tokens
         assert ours == theirs.tokenize(text), text
+
+
+@pytest.mark.parametrize("spaced", [True, False])
+@pytest.mark.parametrize("kind", ["RobertaTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("config", [{}, {"add_prefix_space": True}, {"add_prefix_space": False}])
+def test_the_space_before_a_text_is_put_as_in_transformers(
+    tmp_path: Path, spaced: bool, kind: str, config: dict[str, bool]
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the extra [encode]")
+    from tokenizers import models, pre_tokenizers
+
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "Ġ", "Ġa"]
+    written = Tokenizer(models.BPE({token: at for at, token in enumerate(tokens)}, [("Ġ", "a")]))
+    written.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
+    written.save(str(tmp_path / "tokenizer.json"))
+    special = {
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **special, "tokenizer_class": kind}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert load_tokenizer(tmp_path).encode("a a", add_special_tokens=False).tokens == theirs.tokenize("a a")
 
 
 def test_bytes_hold_all_that_encoding_needs(encoder: QueryEncoder) -> None:

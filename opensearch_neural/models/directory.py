@@ -36,6 +36,13 @@ _TAKEN_BY = {
 """{kind of a model: what takes it}, for those that are given in place of a sparse one."""
 AVERAGE = "average"
 """Key in the training part of `osn.json`: the averaged models, each with its name, hash, share and own training."""
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_ARGUMENTS = {"model_args": "model_kwargs", "tokenizer_args": "processor_kwargs", "config_args": "config_kwargs"}
+"""{older name: today's} of what sentence-transformers gives to transformers' loaders."""
+_UNREAD = (*_ARGUMENTS.values(), "processing_kwargs", "query_expansion", "tokenizer_name_or_path")
+"""Settings of sentence-transformers' Transformer that may change vectors, and that only its own code knows."""
+_HARMLESS = {"trust_remote_code", "model_max_length", "dtype", "torch_dtype", "attn_implementation"}
+"""Members of `_UNREAD` that are read here, or change no vectors (trust is not taken from a file)."""
 ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
 """The files that ONNX Runtime needs. The weights are fetched too, because the model's hash covers them."""
 
@@ -233,6 +240,11 @@ def not_sparse(path: Path) -> ModelError | None:
     return None
 
 
+def is_lexical(path: Path) -> bool:
+    """Whether a folder holds the lexical model, which is BM25 in the form of a sparse model."""
+    return bool(read_json_object(path / "config.json", missing_ok=True).get("kind") == "lexical")
+
+
 def refuse_other_kinds(path: Path) -> None:
     """Raises `not_sparse`, if there is one."""
     if (error := not_sparse(path)) is not None:
@@ -305,23 +317,60 @@ def _inside(folder: Path, relative: str) -> Path:
     return target
 
 
-def max_length(transformer: Path, positions: int | None) -> int:
+def max_length(transformer: Path, positions: int | None, route: str = "document") -> int:
     """The number of tokens that a transformer reads of a text, special tokens included.
 
     The number in sentence-transformers' file, else the tokenizer's, at most the model's `positions` (512 if unknown).
+    route: "query" or "document", which may have lengths of their own. Raises ModelError as `configured_length` does.
     """
     longest = positions if isinstance(positions, int) and positions > 0 else 512
-    lengths = (configured_length(transformer), _length(transformer / "tokenizer_config.json", "model_max_length"))
+    tokenizer = read_json_object(transformer / "tokenizer_config.json", missing_ok=True)
+    lengths = (configured_length(transformer, route), _length(tokenizer.get("model_max_length")))
     return next((min(length, longest) for length in lengths if length is not None), longest)
 
 
-def configured_length(transformer: Path) -> int | None:
-    """The tokens that a transformer reads of a text as sentence-transformers' file says; None if it says nothing."""
-    return _length(transformer / "sentence_bert_config.json", "max_seq_length")
+def configured_length(transformer: Path, route: str = "document") -> int | None:
+    """The tokens that a transformer reads of a text as sentence-transformers' file says; None if it says nothing.
+
+    route: as in `max_length`. Raises ModelError if the file has a setting that is not supported here.
+    """
+    settings = _transformer_settings(transformer)
+    of_tokenizer = settings.get("processor_kwargs") or {}
+    lengths = settings.get(f"{route}_length"), of_tokenizer.get("model_max_length"), settings.get("max_seq_length")
+    return next((length for each in lengths if (length := _length(each)) is not None), None)
 
 
-def _length(file: Path, key: str) -> int | None:
-    length = read_json_object(file, missing_ok=True).get(key)
+def lower_cases(transformer: Path) -> bool:
+    """Whether sentence-transformers' file says that texts are lower-cased, whatever the tokenizer's own files say.
+
+    Raises ModelError as `configured_length` does.
+    """
+    return bool(_transformer_settings(transformer).get("do_lower_case"))
+
+
+def reads_the_end(transformer: Path) -> bool:
+    """Whether a transformer reads the end of a text that is too long, and not its beginning."""
+    return read_json_object(transformer / "tokenizer_config.json", missing_ok=True).get("truncation_side") == "left"
+
+
+def _transformer_settings(transformer: Path) -> dict[str, Any]:
+    """The settings in the first file that sentence-transformers' Transformer reads, by today's names; empty without one."""
+    for family in _FAMILIES:
+        file = transformer / f"sentence_{family}_config.json"
+        if written := read_json_object(file, missing_ok=True):
+            break
+    settings = {_ARGUMENTS.get(key, key): value for key, value in written.items() if value}
+    for key in _UNREAD:
+        given = settings.get(key, {})
+        if unread := sorted(given.keys() - _HARMLESS) if isinstance(given, dict) else [given]:
+            raise ModelError(
+                f"{file}: {key} has {', '.join(map(str, unread))}, which only sentence-transformers knows",
+                "encode with sentence-transformers, or remove it there: vectors may then differ from the model's",
+            )
+    return settings
+
+
+def _length(length: Any) -> int | None:
     # transformers writes 10³⁰ for "no limit".
     return int(length) if isinstance(length, (int, float)) and 0 < length < 10**9 else None
 

@@ -16,7 +16,7 @@ from opensearch_neural.models.tokenizer import refuse_more_tokens, tokens_of_tex
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 T5 = ("t5", "mt5", "umt5")
 """Model types of transformers whose folder may hold a decoder, and whose texts do not begin with CLS."""
@@ -113,15 +113,27 @@ def check_tokenizers(model: torch.nn.Module, folder: Path) -> None:
 
 
 def most_tokens(model: torch.nn.Module) -> int | None:
-    """The most tokens that a model reads; None: not limited. RoBERTa and similar models count positions from after the
-    padding's id, so they read fewer tokens than they have positions."""
+    """The most tokens that a model of transformers reads; None: not limited."""
+    learned = most_positions(model)
+    return getattr(model.config, "max_position_embeddings", None) if learned is None else learned
+
+
+def most_positions(model: torch.nn.Module) -> int | None:
+    """The most tokens for which a model has learned a position; None: it learned none. RoBERTa and similar models count
+    positions from after the padding's id, so they read fewer tokens than they have positions."""
     import torch
 
     for module in model.modules():
         table, padding = getattr(module, "position_embeddings", None), getattr(module, "padding_idx", None)
         if isinstance(table, torch.nn.Embedding):
             return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
-    return getattr(model.config, "max_position_embeddings", None)
+    return None
+
+
+def cut_to_tokens(network: PreTrainedModel, tokens: int) -> None:
+    """Leave out the rows of a network for ids that its tokenizer does not have, which fill up to a round number."""
+    if network.config.vocab_size > tokens:
+        network.resize_token_embeddings(tokens)
 
 
 @contextmanager

@@ -52,8 +52,19 @@ def _refuse_pickles(path: Path) -> None:
         if not any(twin for pattern in twins for twin in file.parent.glob(pattern)):
             raise ModelError(
                 f"{file}: pickled weights are not read, and {file.parent} holds no safetensors file of them",
-                "convert it where you trust it: AutoModel.from_pretrained(DIR).save_pretrained(DIR)",
+                f"convert it where you trust it, into a new folder: {_conversion(path, file.parent)}",
             )
+
+
+def _conversion(path: Path, network: Path) -> str:
+    """The calls that save a model as safetensors. The network's own class keeps the head that a SPLADE needs, and
+    sentence-transformers all its modules."""
+    if modules := [str(name) for _, name in _module_classes(path)]:
+        sparse = any(name.endswith("SpladePooling") for name in modules)
+        return f"{'SparseEncoder' if sparse else 'SentenceTransformer'}(DIR).save_pretrained(NEW)"
+    name = next(iter(_values(read_json_object(network / "config.json", missing_ok=True).get("architectures"))), None)
+    loader = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
+    return " and ".join(f"{each}.from_pretrained(DIR).save_pretrained(NEW)" for each in (loader, "AutoTokenizer"))
 
 
 def _module_classes(path: Path) -> Iterator[tuple[Path, Any]]:

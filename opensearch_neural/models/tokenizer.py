@@ -14,11 +14,20 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 
+_OF_BERT = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+_OF_ROBERTA: dict[str, bool | None] = {"add_prefix_space": False}
+_DEFAULTS = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MPNetTokenizer"), _OF_BERT),
+    **dict.fromkeys(("RobertaTokenizer", "BartTokenizer", "LongformerTokenizer", "GPT2Tokenizer"), _OF_ROBERTA),
+}
+"""{tokenizer's class in transformers: settings that hold if its configuration does not name them}."""
+
 
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding.
 
-    Settings for lower case, accents and Chinese characters in tokenizer_config.json take precedence, as in transformers.
+    Settings in tokenizer_config.json for lower case, accents, Chinese characters and a space before the text take
+    precedence, as in transformers, also if they are the defaults of the tokenizer's class there.
     """
     path = Path(name_or_path)
     if not path.is_file():
@@ -38,13 +47,51 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     return tokenizer
 
 
+def network_tokenizer(network: Path, folder: Path) -> Tokenizer:
+    """The tokenizer of the network in the folder `network`, else that of the whole model in `folder`.
+
+    It lower-cases texts if sentence-transformers' file of the network says so. Raises ModelError if there is no tokenizer,
+    or as `directory.configured_length` does.
+    """
+    tokenizer = load_tokenizer(network if (network / "tokenizer.json").exists() else folder)
+    if directory.lower_cases(network) and not lower_cases(tokenizer):
+        first = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *first])
+    return tokenizer
+
+
+def lower_cases(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer's own files say that it reads texts in lower case."""
+    return tokenizer.normalizer is not None and tokenizer.normalizer.normalize_str("A").endswith("a")
+
+
+def cut_as_configured(
+    tokenizer: Tokenizer, network: Path, positions: int | None, route: str, at_most: int | None
+) -> None:
+    """Let `tokenizer` cut texts as sentence-transformers does for this network.
+
+    positions: the most tokens that the network reads; None: not limited. route: "query" or "document". at_most: tokens;
+    None: the network's own limit.
+    """
+    limit = directory.max_length(network, positions, route)
+    side = "left" if directory.reads_the_end(network) else "right"
+    tokenizer.enable_truncation(min(at_most, limit) if at_most else limit, direction=side)
+
+
 def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
-    """In transformers, the configuration of a BERT tokenizer takes precedence over tokenizer.json; so here."""
-    normalizer = tokenizer.normalizer
-    if not isinstance(normalizer, normalizers.BertNormalizer) or not file.exists():
+    """In transformers, the configuration of a BERT or RoBERTa tokenizer takes precedence over tokenizer.json; so here."""
+    if not file.exists():
         return
-    config = read_json_object(file)
-    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+    written = read_json_object(file)
+    kind = str(written.get("tokenizer_class"))
+    if kind in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return
+    config = {**_DEFAULTS.get(kind.removesuffix("Fast"), {}), **written}
+    normalizer, split = tokenizer.normalizer, tokenizer.pre_tokenizer
+    if isinstance(split, pre_tokenizers.ByteLevel) and "add_prefix_space" in config:
+        split.add_prefix_space = bool(config["add_prefix_space"])
+        tokenizer.pre_tokenizer = split
+    if not isinstance(normalizer, normalizers.BertNormalizer):
         return
     options = {
         "lowercase": "do_lower_case",

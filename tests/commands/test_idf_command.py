@@ -111,6 +111,16 @@ def test_what_is_written_overwrites_nothing_that_is_counted(tmp_path: Path, toke
     assert (tmp_path / "counts.json").read_bytes() == before
 
 
+def test_a_lexical_model_gets_no_half_of_another_corpus(tmp_path: Path, tokenizer: Path) -> None:
+    """Before, its documents kept the average length of the first corpus, and queries got the IDF of the second."""
+    named = ["--corpus", str(corpus(tmp_path / "docs.jsonl", TEXTS)), "--output"]
+    lexical = ["model", "lexical", "--tokenizer", str(tokenizer), *named, str(tmp_path / "lexical")]
+    assert not CliRunner().invoke(osn, lexical).exception
+    with pytest.raises(ModelError, match="is the lexical model") as refused:
+        run("--model", tmp_path / "lexical", *named, tmp_path / "other")
+    assert "osn model lexical --corpus" in str(refused.value.remedy) and not (tmp_path / "other").exists()
+
+
 def test_a_lexical_model_is_written_into_no_folder_that_is_there(tmp_path: Path, tokenizer: Path) -> None:
     trained = tmp_path / "trained"
     trained.mkdir()

@@ -28,9 +28,14 @@ from opensearch_neural.models.dense.pooling import pooling_modes
 from opensearch_neural.models.dense.static_table import MODULE as STATIC
 from opensearch_neural.models.dense.static_table import StaticTable
 from opensearch_neural.models.directory import ModelInfo, Module
-from opensearch_neural.models.pretrained import T5, quiet_loading
+from opensearch_neural.models.pretrained import T5, most_tokens, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.tokenizer import load_tokenizer, refuse_more_tokens, tokens_of_texts
+from opensearch_neural.models.tokenizer import (
+    cut_as_configured,
+    network_tokenizer,
+    refuse_more_tokens,
+    tokens_of_texts,
+)
 from opensearch_neural.models.vectors import batches_by_length
 
 if TYPE_CHECKING:
@@ -42,6 +47,8 @@ Array = NDArray[np.float32]
 FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 MIX = "WeightedLayerPooling"
 """The module that mixes layers. ONNX does not support it: the exported graph gives only the last layer."""
+AFTER_PADDING = ("camembert", "longformer", "mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl")
+"""Model types of transformers that count positions from after the padding's id."""
 LEAST_COSINE = 0.9
 """Least mean cosine between a token's last hidden states in int8 and float32. MiniLM's pooled vectors reach 0.99."""
 
@@ -152,12 +159,14 @@ def _load_tower(
         session = InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime's exceptions share no base class
         raise ModelError(f"{file}: ONNX Runtime cannot load it ({error})") from None
-    tokenizer = load_tokenizer(transformer if (transformer / "tokenizer.json").exists() else folder)
+    tokenizer = network_tokenizer(transformer, folder)
     config = read_json_object(transformer / "config.json")
     refuse_more_tokens(tokens_of_texts(tokenizer), config.get("vocab_size"), transformer)
-    limit = directory.max_length(transformer, config.get("max_position_embeddings"))
-    tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
     pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
+    positions = config.get("max_position_embeddings")
+    if isinstance(positions, int) and config.get("model_type") in AFTER_PADDING:
+        positions -= pad_id + 1
+    cut_as_configured(tokenizer, transformer, positions, route, max_length)
     stages: list[Callable[[Array, Array], Array]] = []
     if len(session.get_outputs()[0].shape) == 3:  # else the exported graph pools already
         stages = [_stage(module) for module in modules[1:]]
@@ -247,6 +256,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     """
     try:
         import onnxscript  # noqa: F401
+        import torch
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     except ModuleNotFoundError as error:
         raise MissingExtra(f"exporting to ONNX (module {error.name!r})", "train") from None
@@ -264,7 +274,11 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
                 # AutoModel would add a decoder with random weights.
                 kind = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
                 model = kind.from_pretrained(
-                    transformer, use_safetensors=True, trust_remote_code=False, attn_implementation="eager"
+                    transformer,
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                    attn_implementation="eager",
+                    dtype=torch.float32,
                 ).eval()
             except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
                 raise ModelError(f"{transformer} does not load as a transformer: {error}") from error
@@ -273,9 +287,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
         # Checked under another name first, so that a file that encodes wrongly is never found later.
         beside = file.with_name(".model.onnx")
         try:
-            # A T5's positions are relative and not limited.
-            positions = getattr(model.config, "max_position_embeddings", None)
-            _export(model, directory.max_length(transformer, positions), beside)
+            _export(model, directory.max_length(transformer, most_tokens(model)), beside)
             beside.replace(file)
         finally:
             beside.unlink(missing_ok=True)
@@ -352,7 +364,11 @@ def _export(model: PreTrainedModel, longest: int, file: Path) -> None:
             external_data=sum(p.numel() * p.element_size() for p in model.parameters()) > 1_900_000_000,
             verbose=False,
         )
-        session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        try:
+            session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's exceptions share no base class
+            said = f"{model.config.model_type}: ONNX Runtime cannot load the exported model ({error})"
+            raise ModelError(said, "use the torch backend") from None
         for batch, length in ((1, 1), (4, min(5, longest)), (2, longest)):
             ids, mask = example(batch, length)
             expected = wrapped(ids, mask).numpy()

@@ -18,7 +18,7 @@ from opensearch_neural.models.dense.dense_encoder import Backend, DenseEncoder, 
 from opensearch_neural.models.dense.onnx_encoder import OnnxDenseEncoder
 from opensearch_neural.models.dense.static_table import truncate
 from opensearch_neural.models.directory import ModelInfo
-from opensearch_neural.models.pretrained import check_tokenizers, loads_as, quiet_loading
+from opensearch_neural.models.pretrained import check_tokenizers, loads_as, most_positions, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 
 if TYPE_CHECKING:
@@ -88,16 +88,15 @@ def _load_torch(
         ) from None
     check_tokenizers(model, folder)
     model.eval()
-    if max_length is not None:
-        _shorten(model, max_length)
+    _shorten(model, max_length)
     dimension = model.get_embedding_dimension()
     if dimension is None:
         raise ModelError(f"{folder}: the model does not say the dimension of its vectors")
     return TorchDenseEncoder(info, model, dimension, ends_normalized(folder))
 
 
-def _shorten(model: SentenceTransformer, length: int) -> None:
-    """Limit the tokens that every route reads of a text to `length`."""
+def _shorten(model: SentenceTransformer, length: int | None) -> None:
+    """Limit the tokens that every route reads of a text to `length`, and to the positions that its network has learned."""
     from sentence_transformers.base.modules import Router
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
@@ -105,9 +104,10 @@ def _shorten(model: SentenceTransformer, length: int) -> None:
     routes: list[Any] = [*first.sub_modules.values()] if isinstance(first, Router) else [model]
     for module in (route[0] for route in routes):
         if isinstance(module, StaticEmbedding):
-            truncate(module.tokenizer, length)
-        else:
-            module.max_seq_length = min(length, module.max_seq_length or length)
+            if length is not None:
+                truncate(module.tokenizer, length)
+        elif limits := [limit for limit in (length, most_positions(module)) if limit is not None]:
+            module.max_seq_length = min(*limits, module.max_seq_length or limits[0])
 
 
 @dataclass(frozen=True)

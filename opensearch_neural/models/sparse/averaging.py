@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import new_folder
 from opensearch_neural.models import directory
+from opensearch_neural.models.pretrained import cut_to_tokens, quiet
 from opensearch_neural.models.safety import PICKLED
-from opensearch_neural.models.sparse.encoder import document_modules, network_tokenizer, whole_masked_lm
-from opensearch_neural.models.tokenizer import vocabulary_of
+from opensearch_neural.models.sparse.encoder import document_modules, whole_masked_lm
+from opensearch_neural.models.tokenizer import network_tokenizer, vocabulary_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,9 +49,16 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
         if (kind := its_record.get("kind", "sparse")) != "sparse":
             raise ModelError(f"{folder} is a {kind} model", "only sparse models can be averaged")
     (first, pooling), *others = [document_modules(folder) for folder in folders]
+    queries = directory.routes(folders[0]).get("query", [])
+    if any(module.type == "SpladePooling" for module in queries) and queries[0].path != first.path:
+        raise ModelError(
+            f"{folders[0]} encodes queries by a network of their own, which an average would leave as it is",
+            f"give it a table first: `osn model idf --corpus CORPUS --model {models[0]} --output FOLDER`",
+        )
     vocabulary = vocabulary_of(network_tokenizer(first.path, folders[0]))
     with new_folder(out) as written:
         network = whole_masked_lm(first.path)
+        cut_to_tokens(network, len(vocabulary))
         mean = {name: shares[0] / sum(shares) * weights for name, weights in _weights(network).items()}
         for folder, (module, its), share in zip(folders[1:], others, shares[1:], strict=True):
             if (its.strategy, its.double_log) != (pooling.strategy, pooling.double_log):
@@ -58,6 +66,7 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
             if vocabulary_of(network_tokenizer(module.path, folder)) != vocabulary:
                 raise ModelError(f"{folder} has other tokens than {folders[0]}")
             other = whole_masked_lm(module.path)
+            cut_to_tokens(other, len(vocabulary))
             _refuse_another(network, other, f"{module.path} and {first.path}")
             for name, weights in _weights(other).items():
                 mean[name] += share / sum(shares) * weights
@@ -106,9 +115,12 @@ def _says_nothing_of_shape(setting: str) -> bool:
 
 def _write(network: Any, folder: Path, transformer: Path, written: Path) -> None:
     """Copy `folder` to `written`, with `network` instead of the network in its subfolder `transformer`."""
-    from opensearch_neural.models.pretrained import quiet
+    left_out = shutil.ignore_patterns(*directory.OF_ITS_WEIGHTS, *PICKLED)
+    weights = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json")
 
-    left_out = (*directory.OF_ITS_WEIGHTS, *PICKLED)
-    shutil.copytree(folder, written, ignore=shutil.ignore_patterns(*left_out))
+    def ignored(where: str, names: list[str]) -> set[str]:
+        return left_out(where, names) | (weights(where, names) if Path(where) == transformer else set())
+
+    shutil.copytree(folder, written, ignore=ignored)
     with quiet():
         network.save_pretrained(written / transformer.relative_to(folder))

@@ -13,13 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import new_folder, read_json_object
+from opensearch_neural.files import new_folder, read_json_object, write_json
 from opensearch_neural.models import directory
-from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm, network_tokenizer
+from opensearch_neural.models.directory import Module
+from opensearch_neural.models.sparse.encoder import document_modules, load_masked_lm
 from opensearch_neural.models.sparse.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models.sparse.inference_free import write_inference_free
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
-from opensearch_neural.models.tokenizer import special_tokens, vocabulary_of
+from opensearch_neural.models.tokenizer import (
+    load_tokenizer,
+    lower_cases,
+    network_tokenizer,
+    special_tokens,
+    vocabulary_of,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -30,8 +37,9 @@ def write_with_statistics(
 ) -> None:
     """Write the sparse model directory `out`: `model` with the IDF of a corpus.
 
-    A model without a query table (a SPLADE whose network encodes both sides, or a plain masked language model) becomes
-    inference-free: its network encodes documents, the table weighs the tokens of queries.
+    A model without a module that looks up queries (a SPLADE whose network encodes both sides, or a plain masked language
+    model, also with an `idf.json`) becomes inference-free: its network encodes documents, the table weighs the tokens of
+    queries.
 
     frequencies: of the corpus, counted with the model's own tokenizer. trust_remote_code: whether the model's own code may
     run; the network's code is then written too. Raises InputError if `out` exists, ModelError if the model does not fit.
@@ -42,15 +50,14 @@ def write_with_statistics(
     if len(frequencies.counts) != len(vocabulary):
         raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
     table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
-    if not has_query_table(folder):
+    if not query_modules(folder):
         write_with_table(folder, out, table, trust_remote_code=trust_remote_code)
         return
     with new_folder(out) as written:
         shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))
         save_idf(written / "idf.json", table)
-        for module in (module for modules in directory.routes(written).values() for module in modules):
-            if module.type == "SparseStaticEmbedding":
-                _write_static_weights(module.path, table, vocabulary)
+        for module in query_modules(written):
+            _write_static_weights(module.path, table, vocabulary)
 
 
 def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, trust_remote_code: bool = False) -> None:
@@ -77,43 +84,64 @@ def write_with_table(splade: Path, out: Path, table: Mapping[str, float], *, tru
 
 
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
-    """The tokenizer of a sparse model's query table or, without a table, of its network.
+    """The tokenizer of a sparse model's module that looks up queries or, without one, of its network.
 
-    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot encode documents,
-    so that the error comes before a corpus is read.
+    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot encode documents or
+    get a table, and for the lexical model, so that the error comes before a corpus is read.
     """
     folder = directory.locate(model, code=trust_remote_code)
-    if has_query_table(folder):
+    if directory.is_lexical(folder):
+        raise ModelError(
+            f"{folder} is the lexical model: its documents are weighed by the statistics of a corpus, too",
+            f"`osn model lexical --corpus CORPUS --tokenizer {folder / 'tokenizer.json'} --output FOLDER` counts them all",
+        )
+    if query_modules(folder):
         return TableEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)
     load_masked_lm(network.path, "cpu", trust_remote_code=trust_remote_code)
-    return network_tokenizer(network.path, folder)
+    tokenizer = network_tokenizer(network.path, folder)
+    if directory.lower_cases(network.path) and not lower_cases(load_tokenizer(network.path)):
+        raise ModelError(
+            f"{network.path}: do_lower_case lower-cases texts for a tokenizer that does not",
+            "set do_lower_case in tokenizer_config.json: a table of queries has no other setting",
+        )
+    if len(tokens := vocabulary_of(tokenizer)) != tokenizer.get_vocab_size():
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer.get_vocab_size()} tokens, but ids up to {len(tokens) - 1}",
+            "add tokens for the ids between: sentence-transformers' table of queries has one weight for each token",
+        )
+    return tokenizer
+
+
+def query_modules(folder: Path) -> list[Module]:
+    """The modules by which sentence-transformers, too, looks up a sparse model's queries in a table."""
+    routes = directory.routes(folder)
+    return [module for module in routes.get("query", routes.get("", [])) if module.type == "SparseStaticEmbedding"]
 
 
 def has_query_table(folder: Path) -> bool:
-    """Whether a sparse model has its own table of query weights."""
-    modules = directory.routes(folder).get("query", [])
-    return (folder / "idf.json").exists() or any(module.type == "SparseStaticEmbedding" for module in modules)
+    """Whether a sparse model has its own table of query weights: an `idf.json`, or a module."""
+    return (folder / "idf.json").exists() or bool(query_modules(folder))
 
 
 def queries_by_network(folder: Path) -> bool:
     """Whether a network encodes the queries of a sparse model, as in a SPLADE without a query table."""
-    routes = directory.routes(folder)
-    types = [module.type for module in routes.get("query", routes.get("", []))]
-    return not has_query_table(folder) and "SparseStaticEmbedding" not in types
+    return not has_query_table(folder)
 
 
 def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:
-    """Write the table into a SparseStaticEmbedding: into the file that its config names, or into its tensor."""
+    """Write the table into a SparseStaticEmbedding: into its tensor, also if its config named a file with a table."""
     import numpy as np
-
-    config = read_json_object(module / "config.json", missing_ok=True)
-    if isinstance(table_file := config.get("path"), str) and table_file.endswith(".json"):
-        save_idf(module / Path(table_file).name, table)
-        return
     from safetensors.numpy import load_file, save_file
 
-    file = module / "model.safetensors"
-    weights = load_file(file)["weight"].copy()
-    weights[: len(vocabulary)] = np.array([table[token] for token in vocabulary], dtype=weights.dtype)
-    save_file({"weight": weights}, file)
+    weights = np.array([table[token] for token in vocabulary], dtype=np.float32)
+    config = read_json_object(module / "config.json", missing_ok=True)
+    if isinstance(table_file := config.pop("path", None), str) and table_file.endswith(".json"):
+        # sentence-transformers would read the old table, at the place where the model was built.
+        (module / Path(table_file).name).unlink(missing_ok=True)
+        write_json(module / "config.json", config)
+    else:
+        present = load_file(module / "model.safetensors")["weight"].copy()
+        present[: len(vocabulary)] = weights
+        weights = present
+    save_file({"weight": weights}, module / "model.safetensors")

@@ -24,7 +24,8 @@ from opensearch_neural.models.sparse import head as sparse_head
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
 from opensearch_neural.models.tokenizer import (
-    load_tokenizer,
+    cut_as_configured,
+    network_tokenizer,
     refuse_more_tokens,
     special_tokens,
     vocabulary_of,
@@ -74,8 +75,7 @@ def load_sparse(
     Raises ModelError if the directory is incomplete, or encodes documents or queries in another way.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
-    kind = read_json_object(folder / "config.json", missing_ok=True).get("kind")
-    if kind == "lexical":
+    if directory.is_lexical(folder):
         from opensearch_neural.models.sparse.lexical import LexicalEncoder
 
         return LexicalEncoder.load(name_or_path)
@@ -113,8 +113,7 @@ def load_network(
     tokenizer = network_tokenizer(transformer.path, folder)
     vocabulary = vocabulary_of(tokenizer)
     refuse_more_tokens(len(vocabulary), len(encoder.weight), transformer.path)
-    limit = directory.max_length(transformer.path, encoder.positions)
-    tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
+    cut_as_configured(tokenizer, transformer.path, encoder.positions, route, max_length)
     special = special_tokens(tokenizer)
     return SparseNetwork(
         info=directory.model_info(folder, name=name_or_path, kind=KIND),
@@ -274,11 +273,6 @@ def network_modules(folder: Path, route: Route) -> tuple[Module, TokenPooling]:
     if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         raise ModelError(f"{file}: pooling {strategy!r} with {activation!r}; expected max or sum, relu or log1p_relu")
     return modules[0], TokenPooling(strategy, activation == "log1p_relu", directory.max_active(folder), prune)
-
-
-def network_tokenizer(network: Path, folder: Path) -> Tokenizer:
-    """The tokenizer of the network in the folder `network`, else that of the whole model in `folder`."""
-    return load_tokenizer(network if (network / "tokenizer.json").exists() else folder)
 
 
 def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:

@@ -17,11 +17,11 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import new_folder, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.models.sparse.corpus_statistics import queries_by_network
-from opensearch_neural.models.sparse.encoder import document_modules, network_tokenizer
+from opensearch_neural.models.sparse.corpus_statistics import query_modules
+from opensearch_neural.models.sparse.encoder import document_modules
 from opensearch_neural.models.sparse.pruning import Pruning
 from opensearch_neural.models.sparse.table_encoder import TableEncoder
-from opensearch_neural.models.tokenizer import vocabulary_of
+from opensearch_neural.models.tokenizer import network_tokenizer, vocabulary_of
 
 LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
 WITH_TABLE = (
@@ -61,6 +61,11 @@ def export_for_hub(
             f"{folder} is not a sparse model, and the card is that of a sparse one",
             "upload that folder with a card of your own, without training.yaml, which names folders of this machine",
         )
+    if directory.is_lexical(folder):
+        raise ModelError(
+            f"{folder} is the lexical model, which the hub's users cannot load",
+            "it has no network: they build it from a corpus by `osn model lexical`",
+        )
     if not any(directory.routes(folder).values()):
         raise ModelError(
             f"{folder} is not in the layout of sentence-transformers, which the hub's users load",
@@ -72,7 +77,8 @@ def export_for_hub(
             f"{folder} has code of its own, and a card of ours would vouch for it",
             "upload that folder as it is, with a card that says what its code does",
         )
-    query = None if queries_by_network(folder) else TableEncoder.load(folder)
+    # Without such a module, the hub's users run the network for queries, even if there is an idf.json for osn.
+    query = TableEncoder.load(folder) if query_modules(folder) else None
     network, _ = document_modules(folder)
     vocabulary = query.vocabulary if query is not None else vocabulary_of(network_tokenizer(network.path, folder))
     tags = ["sparse-encoder", "sparse", "splade", *([] if query is None else ["inference-free"]), "opensearch"]

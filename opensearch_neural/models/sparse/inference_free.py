@@ -50,7 +50,7 @@ def write_inference_free(
         from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
     except ModuleNotFoundError:
         raise MissingExtra("writing a sparse model", "encode") from None
-    from opensearch_neural.models.pretrained import quiet_loading
+    from opensearch_neural.models.pretrained import cut_to_tokens, most_positions, quiet_loading
 
     vocabulary = vocabulary_of(load_tokenizer(masked_lm))
     weights = {token: table.get(token, UNLISTED) for token in vocabulary}
@@ -64,7 +64,11 @@ def write_inference_free(
             config_kwargs=trust,
             processor_kwargs=trust,
         )
+        if (most := most_positions(document.auto_model)) is not None:
+            document.max_seq_length = min(most, document.max_seq_length or most)
         size = len(document.tokenizer)
+        # sentence-transformers multiplies a query's weights by a document's: both need one for each token.
+        cut_to_tokens(document.auto_model, size)
         weight = torch.from_numpy(np.array([weights[token] for token in vocabulary[:size]], dtype=np.float32))
         router = Router.for_query_document(
             [SparseStaticEmbedding(tokenizer=document.tokenizer, weight=weight, frozen=True)],

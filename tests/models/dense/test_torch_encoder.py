@@ -157,6 +157,47 @@ def test_both_backends_take_the_same_prompts(exported: Path, tmp_path: Path, con
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
 
 
+def test_both_backends_lower_case_and_cut_texts_as_the_models_file_says(exported: Path, tmp_path: Path) -> None:
+    """Before, ONNX ignored these settings."""
+    folder = saved(tmp_path / "model", exported)
+    settings = {"do_lower_case": True, "document_length": 6, "query_length": 4}
+    for name, changed in (("tokenizer_config.json", {"do_lower_case": False}), ("sentence_bert_config.json", settings)):
+        (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **changed}))
+    by_torch, by_onnx = load_dense(folder), load_dense(folder, backend="onnx")
+    np.testing.assert_allclose(by_onnx.encode_queries(TEXTS), by_torch.encode_queries(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(by_onnx.encode_documents(TEXTS), by_torch.encode_documents(TEXTS), atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_model_in_half_precision_is_exported_in_float32(minilm: Path, tmp_path: Path, dtype: str) -> None:
+    """Before: NotImplemented, with a traceback, and "differs from torch"."""
+    from transformers import BertModel
+
+    half = small_bert(tmp_path / "half", minilm)
+    BertModel.from_pretrained(half, dtype=getattr(torch, dtype)).save_pretrained(half)
+    whole = shutil.copytree(half, tmp_path / "whole")
+    BertModel.from_pretrained(half, dtype=torch.float32).save_pretrained(whole)
+    export_onnx(half)
+    expected = load_dense(whole).encode_documents(TEXTS)
+    np.testing.assert_allclose(load_dense(half, backend="onnx").encode_documents(TEXTS), expected, atol=1e-4)
+
+
+def test_a_roberta_without_a_length_reads_no_more_tokens_than_it_has_positions(minilm: Path, tmp_path: Path) -> None:
+    """Before: IndexError, by torch, by ONNX Runtime, and during the export."""
+    from transformers import AutoTokenizer, RobertaConfig, RobertaModel
+
+    tokenizer = AutoTokenizer.from_pretrained(minilm, model_max_length=10**30)
+    tokenizer.save_pretrained(tmp_path / "model")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = RobertaConfig(vocab_size=len(tokenizer), max_position_embeddings=26, pad_token_id=1, **sizes)
+    RobertaModel(config).save_pretrained(tmp_path / "model")
+    export_onnx(tmp_path / "model")
+    by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
+    expected = load_dense(tmp_path / "model", max_length=24).encode_documents(TEXTS)
+    for encoder in (by_torch, by_onnx):
+        np.testing.assert_allclose(encoder.encode_documents(TEXTS), expected, atol=1e-4)
+
+
 def test_a_projection_that_onnx_cannot_read_is_named(exported: Path, tmp_path: Path) -> None:
     """Before: FileNotFoundError, with a traceback."""
     (weights,) = saved(tmp_path / "model", exported, projected=True).glob("*_Dense/model.safetensors")

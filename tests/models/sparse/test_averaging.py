@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+from tiny_splade import write_two_networks  # noqa: E402
 from transformers import AutoModelForMaskedLM  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
@@ -100,6 +101,21 @@ def test_an_average_of_a_model_with_itself_is_the_model(trained: Path, tmp_path:
         assert its == pytest.approx(mine, rel=1e-4)
 
 
+def test_a_start_of_more_rows_than_tokens_is_averaged_with_what_was_trained_from_it(
+    trained: Path, start: Path, tmp_path: Path
+) -> None:
+    """A trained model is written with one row for each token."""
+    network = AutoModelForMaskedLM.from_pretrained(start)
+    network.resize_token_embeddings(network.config.vocab_size + 7)
+    network.save_pretrained(start)
+    for name, models in (("one", [trained, start]), ("other", [start, trained])):
+        write_average(models, tmp_path / name)
+    one, other = (weights_of(folder) for folder in (tmp_path / "one" / "document_0_Transformer", tmp_path / "other"))
+    assert one.keys() == other.keys()
+    for name, weights in one.items():
+        torch.testing.assert_close(weights, other[name])
+
+
 def test_what_belonged_to_the_first_models_weights_is_left_out(trained: Path, start: Path, tmp_path: Path) -> None:
     left = ["README.md", "document_0_Transformer/onnx/model.onnx", "document_0_Transformer/pytorch_model.bin"]
     for name in left:
@@ -107,6 +123,17 @@ def test_what_belonged_to_the_first_models_weights_is_left_out(trained: Path, st
         (trained / name).write_bytes(b"of the first")
     write_average([trained, start], tmp_path / "averaged")
     assert not [name for name in left if (tmp_path / "averaged" / name).exists()]
+
+
+def test_the_shards_of_the_first_models_weights_are_left_out(trained: Path, start: Path, tmp_path: Path) -> None:
+    """Before, their index stayed, and named files that were not there."""
+    network = trained / "document_0_Transformer"
+    AutoModelForMaskedLM.from_pretrained(network).save_pretrained(network, max_shard_size="50KB")
+    assert len(list(network.glob("*.safetensors"))) > 1
+    write_average([trained, start], tmp_path / "averaged")
+    written = tmp_path / "averaged" / "document_0_Transformer"
+    assert [file.name for file in written.glob("*safetensors*")] == ["model.safetensors"]
+    assert load_sparse(tmp_path / "averaged", device="cpu").encode_documents(TEXTS[:1]).row(0)
 
 
 def test_a_card_names_the_data_of_an_average_of_averages(trained: Path, start: Path, tmp_path: Path) -> None:
@@ -160,6 +187,11 @@ def other_pooling(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object
     return [trained, tmp_path / "double"]
 
 
+def two_networks(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    write_two_networks(tmp_path / "two", documents=tmp_path / "start", queries=tmp_path / "moved")
+    return [tmp_path / "two", trained]
+
+
 REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained], "an average needs two models"),
     (lambda trained, *_: [trained, trained, "--shares", "1"], "1 shares for 2 models"),
@@ -173,6 +205,7 @@ REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (other_start, "have different starts"),
     (other_tokens, "has other tokens than"),
     (other_kind, "is a jpq model"),
+    (two_networks, "encodes queries by a network of their own"),
     (other_pooling, "pools logits differently from"),
 ]
 

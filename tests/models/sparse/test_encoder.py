@@ -277,6 +277,34 @@ def test_what_is_wrong_with_a_directory_is_named(tokenizer_folder: Path, tmp_pat
         load_sparse(folder)
 
 
+@pytest.mark.parametrize("layout", ["transformers", "sentence-transformers"])
+def test_pickled_weights_can_be_converted_as_their_refusal_says(
+    tokenizer_folder: Path, tmp_path: Path, layout: str
+) -> None:
+    """Before, the conversion dropped the head of a SPLADE, and wrote over the folder that had it."""
+    import transformers
+    from safetensors.torch import load_file
+
+    whole = masked_lm(tmp_path / "whole", tokenizer_folder)
+    if layout == "sentence-transformers":
+        sentence_transformers.SparseEncoder(str(whole)).save_pretrained(str(tmp_path / "sparse"))
+        whole = tmp_path / "sparse"
+    (whole / "idf.json").write_text('{"file": 4.5}')
+    pickled = shutil.copytree(whole, tmp_path / "pickled")
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="pickled weights are not read") as refused:
+        load_sparse(pickled)
+    calls = str(refused.value.remedy).partition(": ")[2]
+    library = transformers if layout == "transformers" else sentence_transformers
+    for call in calls.split(" and "):
+        loader = re.match(r"\w+", call)[0]  # type: ignore[index]
+        eval(call, {loader: getattr(library, loader), "DIR": str(pickled), "NEW": str(tmp_path / "new")})
+    shutil.copy(whole / "idf.json", tmp_path / "new")
+    converted, expected = (load_sparse(folder).encode_documents(TEXTS) for folder in (tmp_path / "new", whole))
+    assert list(converted.rows()) == list(expected.rows()) and any(expected.rows())
+
+
 def test_a_symmetric_splade_model_says_that_its_queries_need_a_network(tokenizer_folder: Path, tmp_path: Path) -> None:
     backbone = str(masked_lm(tmp_path / "backbone", tokenizer_folder))
     sentence_transformers.SparseEncoder(backbone).save_pretrained(str(tmp_path / "model"))

@@ -117,7 +117,9 @@ def test_the_card_of_a_siamese_splade_says_that_a_network_encodes_queries(
     siamese(tmp_path / "siamese", networks[0])
     write_two_networks(tmp_path / "two", documents=networks[0], queries=networks[1])
     router_model(tmp_path / "table", tokenizer_folder)
-    for name in ("siamese", "two", "table"):
+    siamese(tmp_path / "with-idf", networks[0])
+    (tmp_path / "with-idf" / "idf.json").write_text('{"file": 4.5}')
+    for name in ("siamese", "two", "with-idf", "table"):
         card = export_for_hub(tmp_path / name, tmp_path / f"upload-{name}", licence="mit").read_text()
         assert hash_files(tmp_path / f"upload-{name}") == hash_files(tmp_path / name)
         free = name == "table"
@@ -142,8 +144,9 @@ def test_what_is_not_recorded_is_said(tokenizer_folder: Path, tmp_path: Path) ->
 def test_what_the_hubs_users_could_not_load_is_refused(trained: Path, tokenizer_folder: Path, tmp_path: Path) -> None:
     build_lexical(TEXTS).save(tmp_path / "lexical")
     bare = masked_lm(tmp_path / "bare", tokenizer_folder)
-    for model in (tmp_path / "lexical", bare):
-        with pytest.raises(ModelError, match="not in the layout of sentence-transformers"):
+    refused = {tmp_path / "lexical": "is the lexical model", bare: "not in the layout of sentence-transformers"}
+    for model, message in refused.items():
+        with pytest.raises(ModelError, match=message):
             export_for_hub(model, tmp_path / "upload", licence="mit")
     write_osn_json(bare, "dense")
     with pytest.raises(ModelError, match=r"(?s)not a sparse model, and the card .*upload that folder"):
