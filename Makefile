@@ -8,7 +8,7 @@ DATA ?=
 RECORD ?=
 MODEL ?=
 
-.PHONY: demo test test-benchmarks docs docs-links release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode screenshot clean
+.PHONY: demo test test-benchmarks docs docs-links release-check test-pythons test-faults test-ml-commons lock install lint format bench bench-scale bench-encode screenshot clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -116,6 +116,10 @@ bench-encode: install
 ## What docs/ingest.md counts, each on a real node, with a line on each at the end; and a hundred kills.
 test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -v -m "faults or drill"
+
+## The exports for ml-commons, on a local node with that plugin; it fetches 500 MB once (Linux, x86_64).
+test-ml-commons: check-java install
+	OSN_ML_COMMONS=1 $(BIN)/python -m pytest -q tests/models/sparse/test_ml_commons_plugin.py
 
 ## docs/compare-page.png anew, of an index that is there (osn demo --keep-index): needs Chromium.
 screenshot: install

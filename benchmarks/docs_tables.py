@@ -20,9 +20,9 @@ command that made the result. Lists may follow the names; semicolons separate th
     <!-- trials: NAME -->                     settings by what they gain on sets that training left out
     <!-- quality-and-cost: NAME -->           engines by their gain over the baseline and their cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE; MEAN, MEAN; MODEL, MODEL -->
-                                              only these costs and facts; costs at these levels (such as "20 clients") of
-                                              engines whose quality was measured too; only these engines; gains in these
-                                              means of sets; only these models. An empty or missing list: all
+                                              only these costs, facts and recall; costs at these levels (such as "20
+                                              clients") of engines whose quality was measured too; only these engines;
+                                              gains in these means of sets; only these models. An empty or missing list: all
     <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index; the
                                               costs of an engine at a level, and its gains, are from the first that
                                               has any of them
@@ -64,6 +64,7 @@ from benchmarks.render import (
     COSTS,
     FACTS,
     OVERLAP,
+    RECALL,
     arms,
     costs,
     gains,
@@ -123,7 +124,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
     measures, levels, engines, means, models = [*selections, [], [], [], [], []][:5]
     if missing := {*means} - {row.set for row in rows if row.sets}:
         raise InputError(f"no result has the {' and the '.join(sorted(missing))}")
-    measures = measures or [*COSTS, *FACTS, OVERLAP]
+    measures = measures or [*COSTS, *FACTS, OVERLAP, RECALL]
     compared = {row.engine for row in rows if row.kind == "difference"}
     baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
 
@@ -135,7 +136,7 @@ def _quality_and_cost(rows: list[Row], lists: Lists) -> str:
         if models and row.variant not in ("", *models):
             return False
         if row.kind != "ratio":
-            return row.measure not in (*FACTS, OVERLAP) or row.measure in measures
+            return row.measure not in (*FACTS, OVERLAP, RECALL) or row.measure in measures
         return row.measure in measures and (not levels or (row.level in levels and row.engine in compared))
 
     return quality_and_cost([row for row in rows if is_shown(row)])

@@ -25,6 +25,7 @@ COSTS = ("P50", "P99", "requests/s")
 FACTS = ("bytes a document", "documents encoded a second", "active terms")
 """Measures that `quality_and_cost` shows as values, if known."""
 
+RECALL = "R@100"
 OVERLAP = "overlap@10"
 SCORE_KEPT = "score kept"
 KEPT = (SCORE_KEPT, OVERLAP, "nDCG@10", "bytes read, a document")
@@ -191,23 +192,31 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     """A line for each engine and model, compared with the first baseline.
 
     It has the points of nDCG@10 over the baseline in each mean of sets, the numbers of sets on which the interval lies above
-    and below, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant is the model. Facts of
-    a single judged set are left out.
+    and below, the points of recall, the costs under load as ratios to the baseline's, and the known FACTS. A row's variant
+    is the model. Facts of a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    recalls = [row for row in rows if (row.kind, row.measure) == ("difference", RECALL) and row.sets]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
     if not differences:
         return ""
     baseline = differences[0].baseline
-    gain: dict[tuple[str, str, str], Row] = {}
-    for row in sorted(differences, key=lambda row: row.seed is not None):  # the mean over seeds, if there are several
-        if row.baseline == baseline:
-            gain.setdefault((row.engine, row.variant, row.set), in_points(row))
+
+    def above_baseline(differences: Sequence[Row]) -> dict[tuple[str, str, str], Row]:
+        points: dict[tuple[str, str, str], Row] = {}
+        for row in sorted(
+            differences, key=lambda row: row.seed is not None
+        ):  # the mean over seeds, if there are several
+            if row.baseline == baseline:
+                points.setdefault((row.engine, row.variant, row.set), in_points(row))
+        return points
+
+    gain, recall = above_baseline(differences), above_baseline(recalls)
     cost = {(row.engine, row.variant, row.where, row.measure): row for row in ratios_}
     score = {
         (row.engine, row.variant, row.set, row.measure): row for row in rows if row.measure in (SCORE_KEPT, OVERLAP)
     }
-    means = list(dict.fromkeys(row.set for row in differences if row.sets))
+    means, of_recall = (list(dict.fromkeys(row.set for row in part if row.sets)) for part in (differences, recalls))
     levels = [(row.where, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
     scored = sorted(dict.fromkeys((set_, measure) for *_, set_, measure in score), key=lambda pair: KEPT.index(pair[1]))
@@ -227,6 +236,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             model,
             *(with_interval(gain.get((engine, model, set_))) for set_ in means),
             f"{above} / {below} of {len(of_sets)}" if of_sets else "–",
+            *(with_interval(recall.get((engine, model, set_))) for set_ in of_recall),
             *(with_interval(cost.get((engine, model, *level))) for level in levels),
             *(plain(score.get((engine, model, *pair))) or "–" for pair in scored),
             *(f"{row.value:,.0f}" if (row := facts.get((engine, model, measure))) else "–" for measure in known_facts),
@@ -245,6 +255,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             "model",
             *(f"points over {baseline}, {set_}" for set_ in means),
             "sets above / below",
+            *(f"points of {RECALL}, {set_}" for set_ in of_recall),
             *(f"{measure}, {where}" for where, measure in levels),
             *(f"{measure}, {set_}" for set_, measure in scored),
             *map(head, known_facts),

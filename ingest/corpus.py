@@ -25,7 +25,7 @@ from ingest.record_digests import FirstRecords
 from opensearch_neural.commands.option_groups import Command, options_of
 from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.corpus.passages import Passage, split
-from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.corpus.reader import format_of, read_corpus
 from opensearch_neural.corpus.text_files import open_binary
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
@@ -81,6 +81,15 @@ class CorpusSource:
     def reading(self) -> str:
         """The settings that decide how a record is read, without `limit`, which only decides how many are."""
         return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
+
+    def is_table(self, place: str) -> bool:
+        """Whether it is a csv or tsv, where numbers are strings. place: the file where the corpus is now"""
+        if is_dead_letter_file(Path(place)):
+            return False
+        try:
+            return format_of(place, self.format)[0] in ("csv", "tsv", "quoted-tsv")
+        except InputError:  # its reader says what is wrong
+            return False
 
     def reader(self, place: str, usual: FieldNames | None = None) -> Records:
         """A function that reads the corpus from its beginning at each call.

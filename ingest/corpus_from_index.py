@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
+from fnmatch import fnmatchcase
 from heapq import merge
 from typing import IO, TYPE_CHECKING, Any
 
@@ -266,6 +267,94 @@ def plain_mapping(mapping: Mapping[str, Any], *, ignore_malformed: bool = False)
     return plain
 
 
+def check_alike(corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any]) -> None:
+    """Warn of fields that the indexes of `opensearch:INDEX` map differently.
+
+    mappings: those of `mappings_of`
+    names: the possible field names of the parts of a document
+    mapped: {field: mapping} of `--mapping`
+    Raises InputError for a date that has other formats in another index, because a number may be another time there.
+    """
+    index = corpus.removeprefix(PREFIX)
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for _, each in sorted(mappings.items()):
+        properties = each["mappings"].get("properties", {})
+        part_of = _parts_in(properties, names)
+        own = {name.partition(".")[0] for name in (*mapped, *part_of)} | RESERVED_FIELDS | {_id_field(names)}
+        for field, mapping in properties.items():
+            if field not in own:
+                kinds.setdefault(field, []).append(mapping)
+    other: dict[str, str] = {}
+    for field, several in kinds.items():
+        plain = [plain_mapping(mapping) or {"type": mapping.get("type", "object")} for mapping in several]
+        if all(_both(plain[0], each) for each in plain):
+            continue
+        if all(each["type"] == "date" for each in plain):
+            formats = " and ".join(dict.fromkeys(each["format"] for each in plain))
+            raise InputError(
+                f"the indexes of {index!r} have different formats of the date {field!r}: {formats}",
+                f'say with --mapping which it has in the new index: {{"{field}": {{"type": "date", "format": "…||…"}}}}, '
+                "of which the first that fits a value is taken; or ingest the indexes into one each",
+            )
+        other[field] = ", ".join(dict.fromkeys(mapping.get("type", "object") for mapping in several))
+    if other:
+        log.warning(
+            "the indexes of %r map these fields differently, so that their first value decides how the new index maps them: "
+            "%s; --mapping FILE says how",
+            index,
+            _named(other),
+        )
+
+
+def check_source(mappings: Mapping[str, Any], names: FieldNames) -> None:
+    """Warn of fields of `opensearch:INDEX` that its `_source` excludes or does not include, so that they cannot be copied.
+
+    mappings: those of `mappings_of`
+    names: the possible field names of the parts of a document
+    Raises InputError if the title or the text is among them.
+    """
+    for index, each in sorted(mappings.items()):
+        properties, source = each["mappings"].get("properties", {}), each["mappings"].get("_source", {})
+        fields = {*_leaves(properties)} - _copied_to(properties)
+        lost = {field for field in fields if not _in_source(field, source)}
+        if record_in(each["mappings"], index) is not None:  # vectors are made anew
+            lost = {field for field in lost if field.partition(".")[0] not in VECTOR_FIELDS}
+        for part in ("title", "text"):
+            there = fields.intersection(getattr(names, part))
+            if there and there <= lost:
+                raise InputError(
+                    f"the index {index!r} does not keep the {part} ({', '.join(sorted(there))}) in its _source",
+                    "ingest from the original source of the documents",
+                )
+        if lost:
+            log.warning(
+                "the index %r does not keep these fields in its _source, so the new index will not have them: %s",
+                index,
+                ", ".join(sorted(lost)),
+            )
+
+
+def _leaves(properties: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The full names of the fields that documents may have values of."""
+    for name, mapping in properties.items():
+        if "properties" in mapping:
+            yield from _leaves(mapping["properties"], f"{before}{name}.")
+        elif mapping.get("type") != "alias":
+            yield before + name
+
+
+def _in_source(field: str, source: Mapping[str, Any]) -> bool:
+    """Whether documents keep a field in `_source`. source: `_source` of the mapping, with names and patterns"""
+    parts = field.split(".")
+    paths = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+    def named(patterns: list[str]) -> bool:
+        return any(fnmatchcase(path, pattern) for path in paths for pattern in patterns)
+
+    includes = source.get("includes", [])
+    return (not includes or named(includes)) and not named(source.get("excludes", []))
+
+
 def warn_of_queries(
     corpus: str, mappings: Mapping[str, Any], names: FieldNames, mapped: Mapping[str, Any], kept: Mapping[str, Any]
 ) -> None:
@@ -284,13 +373,18 @@ def warn_of_queries(
     told = other_for_queries(properties, names, mapped, kept)
     other = {field: change for field, change in told.items() if field not in own}
     if other:
-        shown = [f"{name} ({told})" for name, told in list(other.items())[:NAMED]]
         log.warning(
             "queries that name these fields of %r find other hits in the new index, or none: %s; --mapping FILE says how "
             "fields are mapped (docs/how-to/production-query.md)",
             corpus.removeprefix(PREFIX),
-            ", ".join(shown) + (f" and {len(other) - NAMED} more" if len(other) > NAMED else ""),
+            _named(other),
         )
+
+
+def _named(told: Mapping[str, str]) -> str:
+    """Fields with what is told of each; of more than NAMED, the number of the others."""
+    shown = ", ".join(f"{name} ({what})" for name, what in list(told.items())[:NAMED])
+    return shown + (f" and {len(told) - NAMED} more" if len(told) > NAMED else "")
 
 
 def other_for_queries(

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import CorpusSource, Records, everything, ignore, spooled
-from ingest.corpus_from_index import PARTS, is_index, long_fields, mappings_of, plain_fields, warn_of_queries
+from ingest.corpus_from_index import (
+    PARTS,
+    check_alike,
+    check_source,
+    is_index,
+    long_fields,
+    mappings_of,
+    plain_fields,
+    warn_of_queries,
+)
 from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
@@ -197,6 +206,8 @@ def prepare(
             longs_there = long_fields(mappings)
             other_kinds = fields_of_other_kinds(mappings)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
+            check_source(mappings, corpus.names)
+            check_alike(corpus.path, mappings, corpus.names, fields)
             warn_of_queries(corpus.path, mappings, corpus.names, fields, plain)
             fields = {name: mapping for name, mapping in plain.items() if name not in mapped} | fields
         limit = job.new_index.field_limit or FIELD_LIMIT
@@ -216,10 +227,11 @@ def prepare(
             flat_objects=flat_objects,
             named=corpus.named,
             read_by_model=stored is not None or job.models.encoding,
+            of_table=corpus.is_table(place),
         )
         fields |= {name: {**fields[name], "type": "long"} for name in longs if name in fields}
     else:
-        fields |= _new_longs(client, job.index, records, fields, corpus.named)
+        fields |= _new_longs(client, job.index, records, fields, corpus.named, of_table=corpus.is_table(place))
     request = ModelRequest(job.models, meta, job.index, records, corpus.name, client, counts_while_writing=True)
     content = _content(job, corpus, stored, request)
     if meta is None:
@@ -251,12 +263,19 @@ def prepare(
 
 
 def _new_longs(
-    client: OpenSearch, index: str, records: Records, fields: Mapping[str, Any], named: Mapping[str, str]
+    client: OpenSearch,
+    index: str,
+    records: Records,
+    fields: Mapping[str, Any],
+    named: Mapping[str, str],
+    *,
+    of_table: bool,
 ) -> dict[str, Any]:
     """{field: its mapping} of fields that an existing index lacks, and whose whole numbers a double does not tell apart.
 
     It warns of values of such fields as for a new index.
     fields: the mappings of `--mapping`. named: {part of a document: the field that was named for it}
+    of_table: whether the corpus is a csv or tsv
     """
     (answer,) = client.indices.get_mapping(index=index).values()
     mappings = answer["mappings"]
@@ -270,6 +289,7 @@ def _new_longs(
         limit=sys.maxsize,  # the cluster counts fields itself
         flat_objects=any(FLAT_OBJECTS[0] in template for template in mappings.get("dynamic_templates", ())),
         named=named,
+        of_table=of_table,
     )
     # An index template may say that other fields are not mapped.
     return {} if mappings.get("dynamic") in ("false", "strict") else {name: {"type": "long"} for name in longs}

@@ -34,6 +34,8 @@ HTML = re.compile(
 """What texts hold that are HTML; an opening tag may be a letter of mathematics or of a program."""
 HTML_SHARE = 0.05
 """The least share of the first documents with HTML that is warned of; fewer may quote it."""
+NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+"""A number in a cell of a table; with zeros before it, it is a code."""
 
 
 @dataclass
@@ -56,6 +58,8 @@ class FieldSurvey:
     """{field: id of the first document with a whole number in it that a double does not tell apart from others}"""
     not_long: set[str] = field(default_factory=set)
     """Fields with a number that a long does not take, or cuts."""
+    only_numbers: dict[str, bool] = field(default_factory=dict)
+    """{field with a string: whether each string in it is a number}"""
     documents: int = 0
     """How many documents were looked at."""
     html: list[str] = field(default_factory=list)
@@ -152,6 +156,7 @@ def check_fields(
     flat_objects: bool,
     named: Mapping[str, str] = MappingProxyType({}),
     read_by_model: bool = False,
+    of_table: bool = False,
 ) -> list[str]:
     """Check the first records of a corpus, and warn of fields with values that the index will refuse, or that searches would
     take for others. Returns the fields whose whole numbers must be longs, because a double does not tell them apart.
@@ -167,6 +172,7 @@ def check_fields(
     limit_known: whether the limit is surely that of the index, and no index template has another
     named: {part of a document: the field that was named for it}
     read_by_model: whether a model reads title and text, and so reads HTML in them as words
+    of_table: whether the corpus is a csv or tsv, where numbers are strings
     Raises InputError if there are more fields than the index may have. If only the mapped fields are too many, and the limit
     is not known, it warns: the cluster refuses such an index before anything is written.
     """
@@ -175,6 +181,13 @@ def check_fields(
     _check_count(len(survey.kinds), mapped_fields, limit=limit, limit_known=limit_known)
     _warn_of_texts(survey, named, read_by_model=read_by_model)
     _warn_of_values(survey, other_kinds)
+    if of_table and (numbers := sorted(name for name, only in survey.only_numbers.items() if only)):
+        log.warning(
+            "numbers in a csv or tsv are strings: %s become keywords, which ranges compare by their characters; for numbers "
+            'give --mapping {"%s": {"type": "double"}, …}',
+            ", ".join(map(repr, numbers)),
+            numbers[0],
+        )
     return _to_be_longs(survey, doubles, longs)
 
 
@@ -301,6 +314,8 @@ def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str
                     _note_number(survey, _number_in(each), name, id)
                 continue
             kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
+            if isinstance(each, str):
+                survey.only_numbers[name] = survey.only_numbers.get(name, True) and bool(NUMBER.fullmatch(each))
             _note_number(survey, each, name, id)
             if not isinstance(each, dict):
                 continue

@@ -81,11 +81,11 @@ def locked(made: Path, *, wait: bool = True, done: Path | None = None) -> Iterat
             file.unlink(missing_ok=True)
 
 
-def hold(file: IO[Any]) -> None:
-    """Lock an open file until it is closed, or its process ends: `is_held` sees it."""
+def hold(file: IO[Any], *, wait: bool = False) -> None:
+    """Lock an open file until it is closed, or its process ends: `is_held` sees it. wait: until no other holds it."""
     if sys.platform != "win32":
         with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def is_held(path: Path) -> bool:

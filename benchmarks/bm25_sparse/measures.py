@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -297,20 +298,22 @@ def tuned_measured(
 def mean_rows(
     label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]], differences: Iterable[tuple[str, Baseline]]
 ) -> list[Row]:
-    """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
+    """The mean over sets of each engine's measures, and of differences in them. Intervals resample each set's queries."""
     rows: list[Row] = []
     shared = [engine for engine in next(iter(of_sets.values())) if all(engine in of_set for of_set in of_sets.values())]
-    for engine, rival in [*((engine, None) for engine in shared), *pairs(shared, differences)]:
+    wanted = [*((engine, None) for engine in shared), *pairs(shared, differences)]
+    measures = next(iter(next(iter(of_sets.values())).values())).per_query
+    for (engine, rival), measure in product(wanted, measures):
         values = []
         for of_set in of_sets.values():
-            of_query = of_set[engine].per_query["nDCG@10"]
-            against = of_set[rival].per_query["nDCG@10"] if rival else dict.fromkeys(of_query, 0.0)
+            of_query = of_set[engine].per_query[measure]
+            against = of_set[rival].per_query[measure] if rival else dict.fromkeys(of_query, 0.0)
             if of_query.keys() != against.keys():
                 raise InputError(f"{engine} and {rival} were not measured on the same queries", "give another --work")
             values.append(np.array([value - against[query] for query, value in of_query.items()]))
         low, high = mean_interval(values)
         rows.append(
-            Row(label, engine.name, "nDCG@10", fmean(float(of_set.mean()) for of_set in values), low, high,
+            Row(label, engine.name, measure, fmean(float(of_set.mean()) for of_set in values), low, high,
                 sum(map(len, values)), seed=engine.seed, variant=engine.variant, seeds=engine.seeds, sets=len(of_sets),
                 kind="difference" if rival else "value", baseline=rival.name if rival else "",
                 baseline_variant=rival.variant if rival else "",

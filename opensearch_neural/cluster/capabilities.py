@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.cluster.errors import allowed, translate_errors
+from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
+from opensearch_neural.cluster.patience import may_pass_later
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -18,6 +20,7 @@ KNN = ("opensearch-knn", "org.opensearch.knn.plugin.KNNPlugin")
 NEURAL_SEARCH = ("opensearch-neural-search", "org.opensearch.neuralsearch.plugin.NeuralSearch")
 
 TIMEOUT_SECONDS = 5.0
+"""Seconds for one request that may remain without an answer, as those to a cluster with a hung node."""
 
 Body = dict[str, Any]
 
@@ -42,10 +45,12 @@ class NodeResources:
 
 @dataclass
 class Capabilities:
-    """The capabilities of a cluster. A feature is True, False or None (unknown); `notes` says why it is False or None."""
+    """The capabilities of a cluster. A feature is True, False or None (unknown); `notes` says why it is False or None.
+
+    Other attributes are unknown too if the cluster did not tell them in time, and `notes` says so."""
 
     version: str = ""
-    """As the server reports it; "" if it does not (serverless collections)."""
+    """As the server reports it, else that of its oldest node; "" if neither tells it (serverless collections)."""
     distribution: str = ""
     """ "opensearch"; "" if the server does not report it."""
     cluster_name: str = ""
@@ -83,7 +88,7 @@ class Capabilities:
     nodes: list[NodeResources] | None = None
     """Memory and disk of each node; None if this user may not read statistics."""
     notes: dict[str, str] = field(default_factory=dict)
-    """{feature: why it is False or None}"""
+    """{feature or other attribute: why it is False or unknown}"""
 
     @property
     def usable(self) -> bool:
@@ -92,9 +97,8 @@ class Capabilities:
 
     @property
     def version_number(self) -> tuple[int, int]:
-        """(major, minor); (0, 0) if the server does not report its version."""
-        match = re.match(r"(\d+)\.(\d+)", self.version)
-        return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
+        """(major, minor); (0, 0) if the version is unknown."""
+        return _release(self.version)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "usable": self.usable}
@@ -105,10 +109,11 @@ _quick_lock = threading.Lock()
 
 
 def quick_capabilities(client: OpenSearch) -> Capabilities:
-    """The capabilities that version and plugins imply: three requests without a write, once for each client.
+    """The capabilities that version and plugins imply: three requests without a write, once for each client, or
+    again where one remained without an answer in time.
 
     Good enough to choose between a query's forms with and without the plugin. A feature that they do not decide is None;
-    plugin features are None if this user may not list plugins.
+    plugin features are None if this user may not list plugins, or if neither they nor the server tell the release.
 
     Raises:
         ClusterError: if the cluster cannot be reached.
@@ -119,25 +124,59 @@ def quick_capabilities(client: OpenSearch) -> Capabilities:
         with translate_errors():
             capabilities = ask(client, TIMEOUT_SECONDS)
         _expect(capabilities)
-        with _quick_lock:
-            _quick[client] = capabilities
+        if not capabilities.notes:  # what the cluster did not tell now, it may tell later
+            with _quick_lock:
+                _quick[client] = capabilities
     return capabilities
 
 
 def ask(client: OpenSearch, timeout: float) -> Capabilities:
     """Version, plugins and clause limit."""
     capabilities = Capabilities()
-    info = allowed(lambda: client.info(request_timeout=timeout))
+    info = told(capabilities, "version", lambda: client.info(request_timeout=timeout))
     if isinstance(info, dict):
         version = info.get("version") or {}
         capabilities.version = str(version.get("number", ""))
         capabilities.distribution = str(version.get("distribution", ""))
         capabilities.cluster_name = str(info.get("cluster_name", ""))
-    listed = allowed(lambda: client.nodes.info(metric="plugins", request_timeout=timeout))
+    listed = told(capabilities, "plugins", lambda: client.nodes.info(metric="plugins", request_timeout=timeout))
     if isinstance(listed, dict) and listed.get("nodes"):
-        capabilities.plugins = _common_plugins(list(listed["nodes"].values()))
-    capabilities.max_clause_count = _clause_setting(client, timeout)
+        nodes = list(listed["nodes"].values())
+        capabilities.plugins = _common_plugins(nodes)
+        if not capabilities.version:
+            capabilities.version = min((str(node.get("version", "")) for node in nodes), key=_release)
+    capabilities.max_clause_count = _clause_setting(client, capabilities, timeout)
     return capabilities
+
+
+def told(capabilities: Capabilities, attribute: str, request: Callable[[], Any]) -> Any:
+    """As `errors.allowed`; None too, with a note, without an answer in time, or if the cluster cannot answer now."""
+    from opensearchpy.exceptions import ConnectionTimeout, TransportError
+
+    try:
+        return allowed(request)
+    except TransportError as error:
+        busy = isinstance(error.status_code, int) and may_pass_later(error.status_code)
+        if not (busy or isinstance(error, ConnectionTimeout)):
+            raise
+        capabilities.notes[attribute] = short_reason(error)
+        return None
+
+
+def short_reason(error: Any) -> str:
+    """The reason in an error of opensearch-py, in 200 characters."""
+    kind, reason = reason_of(error)
+    if not kind and not isinstance(error.status_code, int):
+        from opensearchpy.exceptions import ConnectionTimeout
+
+        return "no answer in time" if isinstance(error, ConnectionTimeout) else str(error.error)
+    reason = " ".join(reason.split()).split(", please check", 1)[0].split(" please check", 1)[0]
+    return reason if len(reason) <= 200 else reason[:197] + "…"
+
+
+def _release(version: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
 def _common_plugins(nodes: list[Body]) -> dict[str, str]:
@@ -155,11 +194,13 @@ def _common_plugins(nodes: list[Body]) -> dict[str, str]:
     return {name: by_node[0][name] for name in sorted(set.intersection(*(set(plugins) for plugins in by_node)))}
 
 
-def _clause_setting(client: OpenSearch, timeout: float) -> int | None:
-    answer = allowed(
+def _clause_setting(client: OpenSearch, capabilities: Capabilities, timeout: float) -> int | None:
+    answer = told(
+        capabilities,
+        "max_clause_count",
         lambda: client.cluster.get_settings(
             include_defaults=True, filter_path="*.indices.query.bool.max_clause_count", request_timeout=timeout
-        )
+        ),
     )
     for level in ("transient", "persistent", "defaults"):
         value: Any = answer
@@ -179,10 +220,14 @@ def _expect(capabilities: Capabilities) -> None:
         return
     knn, neural = KNN[0] in capabilities.plugins, NEURAL_SEARCH[0] in capabilities.plugins
     release = capabilities.version_number
+
+    def since(*first: int) -> bool | None:
+        return (release >= first if release > (0, 0) else None) if neural else False
+
     capabilities.knn_lucene = knn
     capabilities.knn_faiss = None if knn else False
-    capabilities.neural_sparse = neural and release >= (2, 14)  # raw query_tokens came with 2.14
-    capabilities.two_phase = neural and release >= (2, 15)
-    capabilities.hybrid = neural and release >= (2, 10)
-    capabilities.rrf = neural and release >= (2, 19)
-    capabilities.sparse_vector = neural and release >= (3, 3)
+    capabilities.neural_sparse = since(2, 14)  # raw query_tokens came with 2.14
+    capabilities.two_phase = since(2, 15)
+    capabilities.hybrid = since(2, 10)
+    capabilities.rrf = since(2, 19)
+    capabilities.sparse_vector = since(3, 3)

@@ -52,8 +52,8 @@ def connect(
     client = OpenSearch(**_client_arguments(settings, asynchronous=False))
     if check:
         try:
-            with patience(0), _first_answer(settings):  # waiting would only delay the message
-                _identify(client.info(), settings.urls[0])
+            with patience(0), _first_answer(client, settings):  # waiting would only delay the message
+                _identify(client.info(), _asked(client))
         except BaseException:
             client.close()
             raise
@@ -77,8 +77,8 @@ async def connect_async(
     client = AsyncOpenSearch(**_client_arguments(settings, asynchronous=True))
     if check:
         try:
-            with patience(0), _first_answer(settings):
-                _identify(await client.info(), settings.urls[0])
+            with patience(0), _first_answer(client, settings):
+                _identify(await client.info(), _asked(client))
         except BaseException:
             await client.close()
             raise
@@ -147,6 +147,7 @@ class _Described:
         super().__init__(*args, **kwargs)
 
     def describe(self: Any, error: Any, method: str, path: str, timeout: float | None) -> None:
+        error.osn_connection = self
         error.osn_attempt = Attempt(
             url=self.host + self.url_prefix,
             method=method,
@@ -218,18 +219,29 @@ def _asynchronous(base: Any) -> Any:
 
 
 @contextmanager
-def _first_answer(settings: ConnectionSettings) -> Iterator[None]:
+def _first_answer(client: OpenSearch | AsyncOpenSearch, settings: ConnectionSettings) -> Iterator[None]:
     """Inside, errors of the first request are translated. Errors from an OpenSearch that is usable anyway are ignored."""
     from opensearchpy.exceptions import SerializationError, TransportError
 
+    client.transport.retry_on_timeout = (
+        True  # the next node may be asked: `GET /` does nothing that could be done twice
+    )
     with translate_errors():
         try:
             yield
         except SerializationError:
-            raise not_opensearch(settings.urls[0], "its answer is not JSON") from None
+            raise not_opensearch(_asked(client), "its answer is not JSON") from None
         except TransportError as error:
             if not _is_opensearch_all_the_same(error, settings):
                 raise
+        finally:
+            client.transport.retry_on_timeout = False
+
+
+def _asked(client: OpenSearch | AsyncOpenSearch) -> str:
+    """The URL of the node that the last request went to."""
+    transport: Any = client.transport
+    return str(transport.osn_asked.host + transport.osn_asked.url_prefix)
 
 
 def _is_opensearch_all_the_same(error: Any, settings: ConnectionSettings) -> bool:

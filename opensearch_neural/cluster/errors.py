@@ -7,6 +7,7 @@ No message contains credentials: messages show a request as an `Attempt`, which 
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
@@ -66,9 +67,13 @@ def allowed(request: Callable[[], Any]) -> Any:
 
 def reason_of(error: BaseException) -> tuple[str, str]:
     """(type of the innermost cause, all causes on one line) of OpenSearch's error response; ("", text) if the response names
-    no cause."""
+    no cause. Of a proxy's page the text is its title."""
     info: Any = getattr(error, "info", None)
     text = str(getattr(error, "error", "") or error)
+    if text.lstrip().startswith("<"):
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+        page = " ".join(html.unescape(title[1]).split()) if title else ""
+        return "", f"a page that is not OpenSearch's, but of a proxy before it{page and f': {page}'}"
     if not isinstance(info, dict):
         try:
             # opensearch-py's signing asynchronous connection leaves the body of an error unparsed.
@@ -108,11 +113,12 @@ def _translate_status(error: Any, attempt: Attempt | None) -> ClusterError:
     kind, reason = reason_of(error)
     where = attempt.url if attempt else "OpenSearch"
     request = f"{attempt.method} {attempt.path}" if attempt else "the request"
-    if status == 400 and re.search(r"HTTPS? request .*HTTPS", reason, re.IGNORECASE) and attempt is not None:
+    if status == 400 and re.search(r"HTTPS? request .*HTTPS", str(error.error), re.IGNORECASE) and attempt is not None:
         return plain_http_to_tls(attempt.url)  # the answer of nginx and Go
     if status == 401:
         return _translate_unauthenticated(where, attempt)
-    if kind in ("cluster_block_exception", "index_create_block_exception"):
+    # 503: the cluster is starting, or without a manager; nobody set that block.
+    if status != 503 and kind in ("cluster_block_exception", "index_create_block_exception"):
         return _translate_block(where, request, kind, reason)
     if status == 403 and kind in ("", "security_exception"):
         return _translate_forbidden(where, request, reason, attempt)

@@ -128,19 +128,40 @@ class Attempts:
         return wait
 
 
+class _Patient:
+    """What both transports share.
+
+    opensearch-py asks a node whose request timed out again in its turn, so that of two nodes every other request hangs. Here
+    it is left out as one that is down is: for a minute, then for longer; with a single node nothing changes."""
+
+    def __init__(self, *args: Any, osn_patience: float, **kwargs: Any) -> None:
+        self.osn_patience = osn_patience
+        super().__init__(*args, **kwargs)
+
+    def get_connection(self: Any) -> Any:
+        self.osn_asked = super().get_connection()  # type: ignore[misc]
+        return self.osn_asked
+
+    def leave_out(self: Any, error: Any) -> None:
+        """Take the node of a request that timed out out of rotation."""
+        from opensearchpy.exceptions import ConnectionTimeout
+
+        connection = getattr(error, "osn_connection", None)
+        if isinstance(error, ConnectionTimeout) and connection is not None:
+            self.mark_dead(connection)
+
+
 @functools.cache
 def transport_class(*, asynchronous: bool) -> type:
-    """opensearch-py's transport with `osn_patience`, the seconds for which a request is retried."""
+    """opensearch-py's transport with `osn_patience`, the seconds for which a request is retried.
+
+    `osn_asked` is the connection of the last request, for whoever sends one request alone."""
     from opensearchpy import Transport
     from opensearchpy.exceptions import TransportError
 
     if not asynchronous:
 
-        class PatientTransport(Transport):
-            def __init__(self, *args: Any, osn_patience: float, **kwargs: Any) -> None:
-                self.osn_patience = osn_patience
-                super().__init__(*args, **kwargs)
-
+        class PatientTransport(_Patient, Transport):
             def perform_request(self, method: str, url: str, params: Any = None, *args: Any, **kwargs: Any) -> Any:
                 attempts = Attempts(self.osn_patience)
                 while True:
@@ -148,6 +169,7 @@ def transport_class(*, asynchronous: bool) -> type:
                         # A copy, because opensearch-py removes its own parameters.
                         return super().perform_request(method, url, dict(params or {}), *args, **kwargs)
                     except TransportError as error:
+                        self.leave_out(error)
                         wait = attempts.wait_after(error, f"{method} {url}")
                         if wait is None:
                             raise
@@ -157,20 +179,22 @@ def transport_class(*, asynchronous: bool) -> type:
 
     from opensearchpy import AsyncTransport
 
-    class PatientAsyncTransport(AsyncTransport):
-        def __init__(self, *args: Any, osn_patience: float, **kwargs: Any) -> None:
-            self.osn_patience = osn_patience
-            super().__init__(*args, **kwargs)
-
+    class PatientAsyncTransport(_Patient, AsyncTransport):
         async def perform_request(self, method: str, url: str, params: Any = None, *args: Any, **kwargs: Any) -> Any:
             attempts = Attempts(self.osn_patience)
             while True:
                 try:
                     return await super().perform_request(method, url, dict(params or {}), *args, **kwargs)
                 except TransportError as error:
+                    self.leave_out(error)
                     wait = attempts.wait_after(error, f"{method} {url}")
                     if wait is None:
                         raise
                 await asyncio.sleep(wait)
+
+        async def close(self) -> None:
+            await super().close()
+            for connection, _ in self.connection_pool.connection_opts:  # those that are left out, too
+                await connection.close()
 
     return PatientAsyncTransport

@@ -21,8 +21,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.cluster.capabilities import KNN, TIMEOUT_SECONDS, Body, Capabilities, NodeResources, ask
-from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
+from opensearch_neural.cluster.capabilities import (
+    KNN,
+    TIMEOUT_SECONDS,
+    Body,
+    Capabilities,
+    NodeResources,
+    ask,
+    short_reason,
+    told,
+)
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.zones import demanded_copies
 
 if TYPE_CHECKING:
@@ -57,11 +66,12 @@ def probe(client: OpenSearch, *, timeout: float = TIMEOUT_SECONDS, try_faiss: bo
 
 
 def _ask_resources(client: OpenSearch, capabilities: Capabilities, timeout: float) -> None:
-    health = allowed(lambda: client.cluster.health(request_timeout=timeout))
+    # Of the node's own state, which it has without a cluster manager, too.
+    health = told(capabilities, "health", lambda: client.cluster.health(local="true", request_timeout=timeout))
     if isinstance(health, dict):
         capabilities.health = health.get("status")
         capabilities.data_nodes = health.get("number_of_data_nodes")
-    stats = allowed(lambda: client.nodes.stats(metric="jvm,fs", request_timeout=timeout))
+    stats = told(capabilities, "nodes", lambda: client.nodes.stats(metric="jvm,fs", request_timeout=timeout))
     if isinstance(stats, dict) and stats.get("nodes"):
         capabilities.nodes = [
             NodeResources(
@@ -116,7 +126,7 @@ class _Trial:
         except _Undecided as error:
             outcome, reason = None, str(error)
         except TransportError as error:
-            outcome, reason = (False, _short(error)) if error.status_code == 400 else (None, self.why(error))
+            outcome, reason = (False, short_reason(error)) if error.status_code == 400 else (None, self.why(error))
         self.settle(feature, outcome, reason)
         return outcome
 
@@ -130,8 +140,8 @@ class _Trial:
     def why(self, error: Any) -> str:
         """The reason in an error. After an error without an answer, no more requests are sent."""
         if not isinstance(error.status_code, int):
-            self.silence = f"the cluster stopped answering: {_short(error)}"
-        return _short(error)
+            self.silence = f"the cluster stopped answering: {short_reason(error)}"
+        return short_reason(error)
 
     @contextmanager
     def index(self, properties: Body, settings: Body | None = None) -> Iterator[str]:
@@ -212,16 +222,6 @@ class _Trial:
         return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
 
 
-def _short(error: Any) -> str:
-    kind, reason = reason_of(error)
-    if not kind and not isinstance(error.status_code, int):
-        from opensearchpy.exceptions import ConnectionTimeout
-
-        return "no answer in time" if isinstance(error, ConnectionTimeout) else str(error.error)
-    reason = " ".join(reason.split()).split(", please check", 1)[0].split(" please check", 1)[0]
-    return reason if len(reason) <= 200 else reason[:197] + "…"
-
-
 def _compare(scores: dict[str, float], expected: dict[str, float]) -> bool | str:
     """True if documents, order and scores are the same (scores to 1%: rank_features keep 9 bits)."""
     same = list(scores) == list(expected) and all(
@@ -271,7 +271,7 @@ def _try_queries(trial: _Trial) -> None:
     except _Undecided as error:
         outcome, reason = None, str(error)
     except TransportError as error:  # 400: OpenSearch does not know these fields
-        outcome, reason = False, _short(error)
+        outcome, reason = False, short_reason(error)
     for feature in features:
         trial.settle(feature, outcome, reason)
 
@@ -322,6 +322,8 @@ def _try_each_query(trial: _Trial, index: str) -> None:
     trial.decide("rrf", combined({"score-ranker-processor": {"combination": {"technique": "rrf"}}}))
     if trial.found.max_clause_count is None:
         trial.found.max_clause_count = _count_clauses(trial, index)
+        if trial.found.max_clause_count is not None:
+            trial.found.notes.pop("max_clause_count", None)
 
 
 def _count_clauses(trial: _Trial, index: str) -> int | None:
@@ -333,7 +335,7 @@ def _count_clauses(trial: _Trial, index: str) -> int | None:
         try:
             trial.scores(index, {"query": {"bool": {"should": terms}}})
         except TransportError as error:
-            limit = re.search(r"maxClauseCount is set to (\d+)", _short(error))
+            limit = re.search(r"maxClauseCount is set to (\d+)", short_reason(error))
             return int(limit.group(1)) if limit else None
     return None
 
@@ -382,7 +384,7 @@ def _find_faiss(trial: _Trial, try_it: bool) -> None:
         with trial.index({"v": _vector("faiss")}, {"knn": True}):
             return True
 
-    if trial.decide("knn_faiss", mapping) is False:
+    if trial.decide("knn_faiss", mapping) is False or trial.silence:
         return
     if _is_initialized(trial):
         trial.settle("knn_faiss", True, "")
@@ -402,10 +404,12 @@ def _find_faiss(trial: _Trial, try_it: bool) -> None:
 
 def _is_initialized(trial: _Trial) -> bool:
     """Whether a node reports that it has loaded the faiss library, which it does when it first builds or reads a graph."""
-    answer = allowed(
+    answer = told(
+        trial.found,
+        "knn_faiss",
         lambda: trial.client.transport.perform_request(
             "GET", "/_plugins/_knn/stats/faiss_initialized", params={"request_timeout": trial.timeout}
-        )
+        ),
     )
     nodes = answer.get("nodes") if isinstance(answer, dict) else None
     return any(node.get("faiss_initialized") is True for node in (nodes or {}).values())
@@ -413,7 +417,11 @@ def _is_initialized(trial: _Trial) -> bool:
 
 def _is_from_class_path(trial: _Trial) -> bool:
     """Whether a program with an embedded node loaded the plugin: then the plugin has no folder with native libraries."""
-    listed = allowed(lambda: trial.client.nodes.info(metric="plugins,jvm", request_timeout=trial.timeout))
+    listed = told(
+        trial.found,
+        "knn_faiss",
+        lambda: trial.client.nodes.info(metric="plugins,jvm", request_timeout=trial.timeout),
+    )
     nodes = listed.get("nodes", {}).values() if isinstance(listed, dict) else ()
     for node in nodes:
         arguments = " ".join(node.get("jvm", {}).get("input_arguments", []))
@@ -439,6 +447,6 @@ def _write_faiss_vector(trial: _Trial) -> bool | str:
             # Flushing the segment builds the graph, which needs the library.
             trial.client.indices.refresh(index=index, request_timeout=trial.timeout)
         except ConnectionError as error:
-            return f"the node could not build a faiss graph ({_short(error)}): its native libraries are missing"
+            return f"the node could not build a faiss graph ({short_reason(error)}): its native libraries are missing"
         hits = trial.scores(index, {"query": {"knn": {"v": {"vector": [1.0, 2.0], "k": 1}}}})
         return list(hits) == ["a"] or f"unexpected hits: {hits}"

@@ -163,8 +163,9 @@ class ConnectionSettings:
         """
         overrides = {name: value for name, value in overrides.items() if value is not None}
         values: dict[str, Any] = {}
-        if urls := [url for url in re.split(r"[\s,]+", os.environ.get("OSN_URL", "")) if url]:
-            values["urls"] = tuple(urls)
+        if urls := os.environ.get("OSN_URL", "").strip(", \t\r\n"):
+            # Only before a URL: a password may hold a comma.
+            values["urls"] = tuple(re.split(r"(?i)[\s,]+(?=https?://)", urls))
         for name in ("ca", "client_cert", "client_key", "aws_region", "aws_service", "timeout", "patience", "verify"):
             if value := os.environ.get(variable := f"OSN_{name.upper()}"):
                 values[name] = _READ[name](variable, value) if name in _READ else value

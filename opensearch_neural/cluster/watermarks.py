@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.cluster.capabilities import TIMEOUT_SECONDS
+
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
@@ -32,7 +34,9 @@ def read_watermarks(client: OpenSearch) -> Watermarks:
 
     prefix = "cluster.routing.allocation.disk"
     try:
-        answer = client.cluster.get_settings(include_defaults=True, filter_path=f"*.{prefix}")
+        answer = client.cluster.get_settings(
+            include_defaults=True, filter_path=f"*.{prefix}", request_timeout=TIMEOUT_SECONDS
+        )
     except TransportError:
         return Watermarks()
     thresholds: dict[str, Any] = {}

@@ -103,9 +103,8 @@ def report(
         *_table(cluster),
         "",
     ]
-    notes = [(feature.name, cluster.notes[feature.name]) for feature in FEATURES if feature.name in cluster.notes]
-    lines += [f"{name}: {note}" for name, note in notes]
-    if notes:
+    lines += [f"{name}: {note}" for name, note in cluster.notes.items()]
+    if cluster.notes:
         lines.append("")
     return "\n".join([*lines, _verdict(cluster, tried)])
 
@@ -122,7 +121,7 @@ def _table(cluster: Capabilities) -> list[str]:
 
 def _plugins(cluster: Capabilities) -> str:
     if cluster.plugins is None:
-        return "may not be listed by this user"
+        return "unknown" if "plugins" in cluster.notes else "may not be listed by this user"
     # A node that was not installed from a distribution lists the modules of OpenSearch too, by class name.
     plugins = [
         f"{name} {version}" for name, version in cluster.plugins.items() if not name.startswith("org.opensearch.")
@@ -149,6 +148,8 @@ def _verdict(cluster: Capabilities, tried: bool) -> str:
     if cluster.usable:
         plugin_free = "" if cluster.neural_sparse else ", without the neural-search plugin"
         return f"usable: BM25 and sparse retrieval work here{plugin_free}"
+    if any("no answer in time" in note for note in cluster.notes.values()):
+        return "not known to be usable: it left requests without an answer; is a node hung, or the cluster manager missing?"
     if cluster.bm25 is None or cluster.rank_features is None:
         return "not known to be usable: run it as a user who may create osn-probe-* indices"
     return "not usable: osn needs BM25 and rank_features"

@@ -20,7 +20,7 @@ def export() -> None:
 @click.argument("model")
 @output_option("Folder of the files.", required=True, file_okay=False)
 @click.option("--name", help="Name of the models in OpenSearch.  [default: the directory's name]")
-@click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
+@click.option("--version", default="1.0.0", show_default=True, help="Version in the JSON; OpenSearch counts its own.")
 @click.option("--queries-only", is_flag=True, help="Write only the query tokenizer; for any sparse model with a table.")
 @click.option("--trust-remote-code", is_flag=True, help="Run the code that the model brings along. Read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 from dataclasses import replace
@@ -13,7 +14,7 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.connection_options import connection_options
-from opensearch_neural.commands.engine_options import engine_options
+from opensearch_neural.commands.engine_options import engine_options, read_templates
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.option_groups import warn
 from opensearch_neural.errors import InputError, MissingExtra
@@ -22,7 +23,7 @@ from opensearch_neural.files import write_text
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@click.command(cls=Headed, first="query engines queries grades snapshot port host")
+@click.command(cls=Headed, first="query engines template queries grades snapshot port host")
 @click.argument("indexes", metavar="INDEX...", nargs=-1, required=True)
 @click.option(
     "--host",
@@ -39,6 +40,14 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 )
 @click.option("--query", default="", help="The first query.")
 @click.option("--engines", help="The first engines, up to 4.  [default: bm25 and the index's own]")
+@click.option(
+    "--template",
+    "template_files",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A query of your own as a column before the engines: a JSON body with {{query}} in it. Repeatable.",
+)
+@click.option("--template-index", help="The index that templates search.  [default: the first INDEX]")
 @click.option("--queries", type=click.Path(path_type=Path), help="Queries to step through, as for `osn eval`.")
 @click.option("--grades", type=click.Path(path_type=Path), help="The file for grades that people give.")
 @click.option(
@@ -53,6 +62,8 @@ def ui(
     port: int,
     query: str,
     engines: str | None,
+    template_files: tuple[str, ...],
+    template_index: str | None,
     queries: Path | None,
     grades: Path | None,
     snapshot: Path | None,
@@ -67,6 +78,7 @@ def ui(
     osn ui docs
     osn ui docs products --query "what causes a rainbow" --engines bm25,bm25-sparse,high-idf-first
     osn ui docs --queries queries.jsonl --grades grades.jsonl
+    osn ui docs --template production=query.json --engines bm25-sparse --queries queries.jsonl --grades grades.jsonl
     osn ui docs --query "what causes a rainbow" --snapshot page.html
     """
     from opensearch_neural.corpus.judgements import read_queries
@@ -75,10 +87,13 @@ def ui(
     from opensearch_neural.ui.comparison import compared
     from opensearch_neural.ui.grades import Grades
     from opensearch_neural.ui.pages import compare_page
-    from opensearch_neural.ui.state import Column, State, checked
+    from opensearch_neural.ui.state import OWN_BODY, Column, State, checked
 
     if grades and not queries:
         raise InputError("--grades needs a file of queries", "name it with --queries")
+    if template_index and not template_files:
+        raise click.UsageError("--template-index has no effect without --template")
+    templates = read_templates(template_files)
     texts = read_queries(queries) if queries else {}
     kept = Grades.read(grades) if grades else None
     if kept is not None and (changed := kept.regraded(texts)):
@@ -87,9 +102,15 @@ def ui(
             f"graded ({grades}): their grades count all the same; give other queries other ids, or name a new file"
         )
     client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))
+    indexes = tuple(dict.fromkeys([*indexes, *([template_index] if template_index else [])]))
     searcher = Searcher(client, indexes, how)
     names = [name.strip() for name in (engines or "").split(",") if name.strip()]
-    chosen = checked([Column(name) for name in names], indexes)
+    own = [
+        Column(OWN_BODY, template_index or "", json.dumps(template.content, indent=1, ensure_ascii=False), name)
+        for name, template in templates.items()
+    ]
+    engine_columns = [Column(name) for name in names] or (default_columns(searcher) if own else ())
+    chosen = checked([*own, *engine_columns], indexes)
     state = State(query=query, columns=chosen or default_columns(searcher))
     if snapshot is not None:
         if not query:

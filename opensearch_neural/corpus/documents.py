@@ -112,7 +112,8 @@ class Defect(Exception):
 
 @dataclass(slots=True, frozen=True)
 class FieldNames:
-    """Field names for each part of a document; the first name that a record has is used.
+    """Field names for each part of a document; the first name that a record has is used. A field that is null or empty
+    counts only if the others are, too.
 
     `a.b` is a field of this name, else the field `b` of the object `a`.
     """
@@ -158,14 +159,28 @@ class FieldNames:
         return next((name for name in names if name in record), None)
 
     def lifted(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The record, with each part that lies in an object as a field `a.b` beside the rest of the object."""
+        """The record, with each part that lies in an object as a field `a.b` beside the rest of the object, and without a
+        part's empty fields if a later one has a value.
+        """
         for part in ("id", "title", "text", "url"):
+            empty: list[str] = []
             for name in getattr(self, part):
                 if name in record:
-                    break
-                if "." in name and (inside := taken(record, name)) is not None:
+                    value, lifted = record[name], record
+                elif "." in name and (inside := taken(record, name)) is not None:
                     value, rest = inside
-                    record = {**rest, name: value}
+                    lifted = {**rest, name: value}
+                else:
+                    continue
+                words = "" if value is None else text_of(value, " ")
+                if words is not None and not words.strip():
+                    record = record if empty else lifted
+                    empty.append(name)
+                elif not empty:
+                    record = lifted
+                    break
+                elif words or part == "id":  # what is neither, such as an object, is a field of the record's own
+                    record = {key: lifted[key] for key in lifted if key not in empty}
                     break
         return record
 
@@ -245,23 +260,30 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
 
 
 def document_of_row(
-    row: Mapping[str, Any] | Exception, names: FieldNames, file: str, number: int, on_reject: OnReject
+    row: Mapping[str, Any], names: FieldNames, file: str, number: int, on_reject: OnReject
 ) -> Document | None:
     """A Document from a row of a format other than JSON; None if it was rejected.
 
-    row: {column: value}, or the error that its conversion raised
+    row: {column: value, or the error that its conversion raised}
     """
     try:
-        if isinstance(row, UnicodeDecodeError):
-            raise Defect("invalid UTF-8")
-        if isinstance(row, Exception):
-            raise Defect(first_line(row))
         record = {str(key): plain(value) for key, value in row.items() if value is not None}
         return as_document(record, names, file, number)
     except Defect as defect:
-        raw = "" if isinstance(row, Exception) else json.dumps(row, default=str)
-        on_reject(Rejected(file, number, str(defect), raw))
+        on_reject(Rejected(file, number, str(defect), json.dumps(row, default=_to_mend)))
         return None
+
+
+def _to_mend(value: Any) -> Any:
+    """A value that JSON lacks, as the record would have it; what it cannot have, as a text.
+
+    Bytes that are not UTF-8 become lone surrogates, so that the record is refused again until they are mended.
+    """
+    try:
+        return plain(value)
+    except Defect:
+        data = value.object if isinstance(value, UnicodeDecodeError) else value
+        return data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else str(data)
 
 
 def check_columns(columns: list[str], names: FieldNames, where: str, objects: Collection[str] = ()) -> None:
@@ -336,12 +358,17 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return plain(float(value))
+        # A double would round ids of a column such as decimal(38, 0).
+        return int(value) if value.as_tuple().exponent == 0 else plain(float(value))
     if isinstance(value, bytes):
         try:
             return plain(value.decode("utf-8"))
         except UnicodeDecodeError:
             raise Defect("binary data, or invalid UTF-8, in a field") from None
+    if isinstance(value, UnicodeDecodeError):
+        raise Defect("invalid UTF-8")
+    if isinstance(value, Exception):
+        raise Defect(first_line(value))
     raise Defect(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 

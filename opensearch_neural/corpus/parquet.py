@@ -1,10 +1,12 @@
-"""Corpora in parquet files: each row is a document."""
+"""Corpora in parquet files: each row is a document. Columns that only the names of folders hold are its fields, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 from opensearch_neural.corpus.documents import (
     Document,
@@ -16,9 +18,24 @@ from opensearch_neural.corpus.documents import (
 )
 from opensearch_neural.errors import InputError, MissingExtra
 
+DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+"""What Hive and Spark write for null in the name of a folder."""
 
-def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+
+def partition_of(path: PurePath) -> dict[str, str]:
+    """{column: value} that the folders of a path name, as Hive and Spark write them: lang=en/year=2025/part-0.parquet"""
+    parts = [part.partition("=") for part in path.parts[:-1]]
+    return {
+        unquote(name): unquote(value) for name, equals, value in parts if name and equals and value != DEFAULT_PARTITION
+    }
+
+
+def read_parquet(
+    file: Path, names: FieldNames, on_reject: OnReject, partition: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Document]:
     """Rows of one parquet file.
+
+    partition: {column: value} of all rows, unless the file has the column
 
     Raises InputError for a file that is not parquet or is truncated, and at a damaged row group.
     """
@@ -33,13 +50,14 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
         source = parquet.ParquetFile(file)
         sizes = [source.metadata.row_group(group).num_rows for group in range(source.metadata.num_row_groups)]
         columns = source.schema_arrow.names
+        partition = {name: value for name, value in partition.items() if name not in columns}
         maps = {field.name for field in source.schema_arrow if pa.types.is_map(field.type)}
         objects = maps | {field.name for field in source.schema_arrow if _holds_objects(pa, field.type)}
     except errors as error:
         reason = f"cannot be read as parquet (truncated or damaged?): {first_line(error)}"
         raise InputError(f"{file}: {reason}", remedy) from None
     with source:
-        check_columns(columns, names, str(file), objects)
+        check_columns([*columns, *partition], names, str(file), objects)
         number = 0
         for group, size in enumerate(sizes):
             end = number + size
@@ -57,7 +75,7 @@ def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator
                     break
                 for row in _rows(batch, maps, errors):
                     number += 1
-                    document = document_of_row(row, names, str(file), number, on_reject)
+                    document = document_of_row({**row, **partition}, names, str(file), number, on_reject)
                     if document is not None:
                         yield document
 
@@ -69,22 +87,24 @@ def _holds_objects(pa: Any, kind: Any) -> bool:
     return bool(pa.types.is_struct(kind))
 
 
-def _rows(batch: Any, maps: set[str], errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:
-    """The rows of a record batch, converted together, or one by one if that fails (for invalid UTF-8 in a row).
+def _rows(batch: Any, maps: set[str], errors: tuple[type[Exception], ...]) -> list[dict[str, Any]]:
+    """The rows of a record batch, converted together, or cell by cell if that fails (for invalid UTF-8 in a cell, say).
+    A cell that cannot be converted is the error.
 
     maps: the columns of maps, which pyarrow gives as lists of pairs; a document has objects
     """
     try:
-        return [_with_objects(row, maps) for row in batch.to_pylist()] if maps else batch.to_pylist()
+        rows = batch.to_pylist()
     except errors:
-        rows: list[dict[str, Any] | Exception] = []
-        for index in range(len(batch)):
-            try:
-                rows += [_with_objects(row, maps) for row in batch.slice(index, 1).to_pylist()]
-            except errors as error:
-                rows.append(error)
-        return rows
+        rows = [{} for _ in range(len(batch))]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            for row, cell in zip(rows, column, strict=True):
+                try:
+                    row[name] = cell.as_py()
+                except errors as error:
+                    row[name] = error
+    return [_with_objects(row, maps) for row in rows] if maps else rows
 
 
 def _with_objects(row: dict[str, Any], maps: set[str]) -> dict[str, Any]:
-    return row | {name: {str(key): value for key, value in row[name]} for name in maps if row[name] is not None}
+    return row | {name: {str(key): value for key, value in row[name]} for name in maps if isinstance(row[name], list)}

@@ -13,6 +13,7 @@ The reader does not detect ids that occur twice, which would need memory for all
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from opensearch_neural.corpus.data_sets import SAVED, read_data_set
 from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, Warn, raise_rejected
 from opensearch_neural.corpus.first_records import FIRST_RECORDS, LookAhead
 from opensearch_neural.corpus.json_lines import read_json_lines
-from opensearch_neural.corpus.parquet import read_parquet
+from opensearch_neural.corpus.parquet import partition_of, read_parquet
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
 from opensearch_neural.corpus.text_files import not_there, open_binary, reason_of
 from opensearch_neural.errors import InputError
@@ -49,8 +50,18 @@ class Format:
 
 
 def _parquet(place: str, names: FieldNames, on_reject: OnReject, warn: Warn) -> Iterator[Document]:
-    files = _parquet_files(Path(place)) if Path(place).is_dir() else [Path(place)]
-    return (document for file in files for document in read_parquet(file, names, on_reject))
+    folder = Path(place)
+    if not folder.is_dir():
+        return read_parquet(folder, names, on_reject)
+    files = _data_files(folder)
+    if others := [file for file in files if _format_of(file) != "parquet"]:
+        warn(f"{place}: its parquet files are read, and not {len(others):,} others, such as {others[0]}")
+    return (
+        document
+        for file in files
+        if _format_of(file) == "parquet"
+        for document in read_parquet(file, names, on_reject, partition_of(file.relative_to(folder)))
+    )
 
 
 def _csv(place: str, names: FieldNames, on_reject: OnReject, warn: Warn) -> Iterator[Document]:
@@ -145,8 +156,7 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
     if format == "beir":
         raise InputError(f"{place} is not a folder", "a BEIR corpus is a folder with corpus.jsonl in it")
     if format is None:
-        stem = place.name.lower().removesuffix(".gz").removesuffix(".zst")
-        format = _SUFFIXES.get(Path(stem).suffix)
+        format = _format_of(place)
         if format is None:
             raise InputError(
                 f"{place}: the name does not say what kind of corpus it is",
@@ -177,7 +187,7 @@ def _format_in_folder(folder: Path, format: str | None) -> tuple[str, str]:
             return "jsonl", str(folder / name)
     if format == "hf" or (format is None and present & SAVED):
         return "hf", str(folder)
-    if format in (None, "parquet") and any(name.endswith(".parquet") and _is_data(name) for name in present):
+    if format in (None, "parquet") and "parquet" in map(_format_of, _data_files(folder)):
         return "parquet", str(folder)
     raise InputError(
         f"{folder} holds no corpus" + ("" if format is None else f" of format {format}"),
@@ -185,10 +195,29 @@ def _format_in_folder(folder: Path, format: str | None) -> tuple[str, str]:
     )
 
 
-def _parquet_files(folder: Path) -> list[Path]:
-    """The data files below the folder."""
-    files = sorted(folder.rglob("*.parquet"))
-    return [file for file in files if all(map(_is_data, file.relative_to(folder).parts))]
+def _format_of(file: Path) -> str | None:
+    """The format that the name of a file says; None if it says none."""
+    return _SUFFIXES.get(Path(file.name.lower().removesuffix(".gz").removesuffix(".zst")).suffix)
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """The files of any format below the folder, also in folders that are links.
+
+    Raises InputError for a folder that may not be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: {reason_of(error)}")
+
+    files: list[Path] = []
+    walked = {folder.resolve()}  # a link may lead back, or to a folder beside it
+    for at, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        place = Path(at)
+        files += [place / name for name in names if _is_data(name) and _format_of(Path(name)) is not None]
+        inside = {(place / name).resolve(): name for name in sorted(folders, reverse=True) if _is_data(name)}
+        folders[:] = sorted(name for real, name in inside.items() if real not in walked)
+        walked |= inside.keys()
+    return sorted(files)
 
 
 def _is_data(name: str) -> bool:

@@ -9,6 +9,7 @@ tabs.
 from __future__ import annotations
 
 import csv
+import json
 import logging
 from collections.abc import Iterator
 from io import BufferedReader
@@ -71,6 +72,8 @@ def read_tsv(
 ) -> Iterator[Document]:
     """Rows of a tsv. Without a header it has two columns, id and text, as in MS MARCO: all after the first tab is text.
 
+    If the field of ids, texts or titles was named, it has a header.
+
     Raises InputError for a header without id or text, and for a file without a header that has more columns.
     """
     lines = read_lines(stream, file, blanks=True)
@@ -82,7 +85,8 @@ def read_tsv(
     if quoted or all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
         return _quoted_rows(lines, file, names, on_reject, "\t")
     part_names = {*names.text, *names.title}
-    if len(names.id) == 1 or (set(cells) & {*names.id} and set(cells) & part_names) or len(cells) < 2:
+    is_named = 1 in map(len, (names.id, names.text)) or (len(names.title) == 1 and names.title != FieldNames().title)
+    if is_named or (set(cells) & {*names.id} and set(cells) & part_names) or len(cells) < 2:
         return _unquoted_rows(lines, file, names, on_reject, warn)
     ahead = list(islice(lines, FIRST_LINES))
     if min(len(_cells(line)) for _, line in ahead if isinstance(line, BadLine) or line.strip()) > 2:
@@ -116,18 +120,19 @@ def _unquoted_rows(
         try:
             yield _row(cells, header, names, file, number)
         except (Defect, _Misshapen) as defect:
-            on_reject(Rejected(file, number, str(defect), printable(line)))
+            on_reject(Rejected(file, number, str(defect), _raw(cells, header, names, printable(line))))
 
 
 def _ids_and_texts(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterator[Document]:
     for number, line, cells in _split_lines(lines, file, on_reject):
         _check_end(isinstance(line, Unterminated), cells, ID_AND_TEXT, file, number)
+        cells = [cells[0], "\t".join(cells[1:])] if len(cells) > 1 else cells
         try:
             if len(cells) < 2:
                 raise _Misshapen("expected an id and a text, and a tab between them")
-            yield _row([cells[0], "\t".join(cells[1:])], ID_AND_TEXT, FieldNames(), file, number)
+            yield _row(cells, ID_AND_TEXT, FieldNames(), file, number)
         except (Defect, _Misshapen) as defect:
-            on_reject(Rejected(file, number, str(defect), printable(line)))
+            on_reject(Rejected(file, number, str(defect), _raw(cells, ID_AND_TEXT, FieldNames(), printable(line))))
 
 
 def _check_end(unterminated: bool, cells: list[str], header: list[str], file: str, number: int) -> None:
@@ -216,21 +221,29 @@ def _quoted_rows(
                 raise InputError(f"{file}, line {start}: the header cannot be read: {error}") from None
             on_reject(Rejected(file, start, str(error), lines.raw))
         except Defect as defect:
-            on_reject(Rejected(file, start, str(defect), lines.raw))
+            on_reject(Rejected(file, start, str(defect), _raw(row or [], header, names, lines.raw)))
 
 
 def _row(cells: list[str], header: list[str], names: FieldNames, file: str, number: int) -> Document:
     """The cells of a row, decoded with surrogateescape, as a Document; raises Defect or _Misshapen."""
     if len(cells) != len(header):
         raise _Misshapen(f"expected {len(header)} columns as in the header, found {len(cells)}")
-    known = {*names.id, *names.text, *names.title, *names.url}
     try:
-        # csv has no null, so an empty cell is a missing value (OpenSearch refuses "" as a date or number).
-        record: dict[str, Any] = {
-            name: plain(cell) for name, cell in zip(header, cells, strict=True) if cell or name in known
-        }
+        record = {name: plain(cell) for name, cell in _record(cells, header, names).items()}
     except Defect:
         if any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
             raise Defect("invalid UTF-8") from None
         raise
     return as_document(record, names, file, number)
+
+
+def _record(cells: list[str], header: list[str], names: FieldNames) -> dict[str, Any]:
+    known = {*names.id, *names.text, *names.title, *names.url}
+    # csv has no null, so an empty cell is a missing value (OpenSearch refuses "" as a date or number).
+    return {name: cell for name, cell in zip(header, cells, strict=True) if cell or name in known}
+
+
+def _raw(cells: list[str], header: list[str], names: FieldNames, line: str) -> str:
+    """What the dead letter of a row holds: an object in JSON, which can be mended, if the row has the header's columns;
+    else its line. Bytes that are not UTF-8 stand in the object as half a surrogate pair."""
+    return json.dumps(_record(cells, header, names)) if len(cells) == len(header) else line

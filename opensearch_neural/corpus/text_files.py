@@ -38,6 +38,7 @@ HOLE = bytes(16)
 
 _READ = 256 * 1024
 _STEP = 32 * 1024  # compressed bytes decompressed at once, because the result is held in memory
+_ZSTD_WINDOW = 2**31  # the longest that zstd writes (--long=31); by default 2^27 is the longest that it reads
 
 
 def reason_of(error: Exception) -> str:
@@ -133,7 +134,7 @@ def _zstd() -> _Codec:
     except ImportError:
         raise MissingExtra("reading .zst files", "corpora") from None
     skippable = tuple(bytes([0x50 + i, 0x2A, 0x4D, 0x18]) for i in range(16))
-    decoder = zstandard.ZstdDecompressor().decompressobj
+    decoder = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj
     return _Codec("zstd", (b"\x28\xb5\x2f\xfd", *skippable), decoder, (zstandard.ZstdError,))
 
 

@@ -51,7 +51,13 @@ vocabulary."""
 VECTOR_FIELDS = ("sparse", forward_index.FIELD, "dense", "pq")
 """The fields of what models make of a document."""
 
-DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
+DATE_FORMATS = (
+    "strict_date",
+    "strict_date_time",
+    "strict_date_time_no_millis",
+    "strict_date_hour_minute_second",
+    "strict_date_hour_minute_second_fraction",
+)
 """The formats of a date field: 2026-03-14, alone or with a time. (A year alone is not a date.)"""
 
 # What Lucene's English analyzer removes.

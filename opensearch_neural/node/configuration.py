@@ -43,8 +43,9 @@ DISK_WATERMARKS = {
     "cluster.routing.allocation.disk.watermark.high": "1gb",
     "cluster.routing.allocation.disk.watermark.flood_stage": "500mb",
 }
-"""Free space below which OpenSearch puts no new shard on a node, moves shards away, and makes indexes read-only. Its default
-limits are shares of the disk in use (85, 90 and 95 %), which a laptop's disk often exceeds."""
+"""Free space below which OpenSearch puts no new shard on a node, moves its shards away, and makes its indexes read-only. On
+a single data node the first does nothing, and the second allows no new index. OpenSearch's own limits are shares of the disk
+in use (85, 90 and 95 %), which a laptop's disk often exceeds."""
 
 RECORDING_TIMEOUT = 120.0
 """Seconds until a node that records is given up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -38,6 +39,11 @@ from opensearch_neural.node.java_and_jars import Profile, find_java, prepare, pr
 logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9200
+
+WORK_ON_SHARDS = ("initializing_shards", "number_of_in_flight_fetch", "number_of_pending_tasks")
+"""What a cluster's health counts while shards may still come."""
+STAYS_RED_SECONDS = 3.0
+"""Seconds without such work after which a red index is taken to stay red: OpenSearch tries a broken shard several times."""
 
 # Kept for the lifetime of this process: nodes started with attached=True end with it.
 _attached: list[processes.Guard] = []
@@ -152,6 +158,8 @@ def start(
     An argument that is None keeps the cluster's own value, even after it was stopped; the port only if it is still free. A
     new cluster, or a cluster with other data, gets the defaults: profile "full", one node, port 9200, 1g of heap per node,
     data under `$OSN_HOME`. Port 0 takes any free port. Further nodes listen on the next free ports.
+
+    Indexes with a broken shard (red) stay so; the others can be used, so the cluster counts as started, with a warning.
 
     `settings` are added to every node's `opensearch.yml`. With `attached`, the nodes that this call starts end with this
     process, however it ends. Data in the default folder is removed with them, unless it existed before.
@@ -277,12 +285,18 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.
         killed = processes.end(cluster.pids, cluster.mark)
         if killed:
             report(f"{count(killed)} did not close in time and had to be killed")
-        for node in cluster.nodes:
-            node.pid = None
-        cluster.write()
         if purge:
             configuration.remove_data(cluster)
             shutil.rmtree(cluster.folder)
+            return bool(running)
+        for node in cluster.nodes:
+            node.pid = None
+        try:
+            cluster.write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # The recorded pids are those of no node any more, which the next command sees.
     return bool(running)
 
 
@@ -316,8 +330,11 @@ def _remove_abandoned() -> None:
 
 
 def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None:
-    """Wait until all nodes have joined one yellow or green cluster. Raises ClusterError if they do not."""
-    began = shown = time.monotonic()
+    """Wait until all nodes have joined one cluster, and no shard is on its way. Names the indexes that are still red.
+
+    Raises ClusterError if a node dies or does not join, or the cluster does not read its state.
+    """
+    began = shown = working = time.monotonic()
     pending = list(cluster.nodes)
     while True:
         for node in cluster.nodes:
@@ -329,11 +346,23 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
                     f"the whole log: {cluster.log(node)}",
                 )
         pending = [node for node in pending if not _has_joined(cluster, node)]
-        if not pending:
+        health = None if pending else _answered_health(cluster.nodes[0])
+        if health and health["status"] != "red":
             return
         now = time.monotonic()
-        if now - began > timeout:
-            node = pending[0]
+        late = now - began > timeout
+        # Until a cluster has read its state, it is red without an index.
+        red = [name for name, index in health["indices"].items() if index["status"] == "red"] if health else []
+        if not (health and red) or any(health[work] for work in WORK_ON_SHARDS):
+            working = now
+        if red and (late or now - working > STAYS_RED_SECONDS):
+            report(
+                f"warning: shards of these indexes are missing: {', '.join(sorted(red))}; the others can be used "
+                f"({cluster.url}/_cluster/allocation/explain says why)"
+            )
+            return
+        if late:
+            node = (pending or cluster.nodes)[0]
             raise ClusterError(
                 f"{cluster.name!r} is not healthy after {timeout:.0f} s (node {node.index}); the end of its log:\n"
                 + _tail(_read(cluster.log(node))),
@@ -341,19 +370,22 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
             )
         if now - shown >= 5:
             shown = now
-            report(f"  waiting for {count(pending)}, {now - began:.0f} s")
+            report(f"  waiting for {count(pending or cluster.nodes)}, {now - began:.0f} s")
         time.sleep(0.1)
 
 
 def _has_joined(cluster: ClusterState, node: NodeState) -> bool:
-    """Whether the node's own process answers at its port, as a member of a healthy cluster with all nodes."""
-    health = ask(node.http_port, "/_cluster/health?cluster_manager_timeout=1s")
-    if not health or health.get("status") not in ("yellow", "green"):
-        return False
-    if health["cluster_name"] != cluster.name or health["number_of_nodes"] != len(cluster.nodes):
+    """Whether the node's own process answers at its port, as a member of a cluster with all nodes and a manager."""
+    health = _answered_health(node)
+    if not health or health["cluster_name"] != cluster.name or health["number_of_nodes"] != len(cluster.nodes):
         return False
     local = ask(node.http_port, "/_nodes/_local/process") or {}
     return any(member.get("process", {}).get("id") == node.pid for member in local.get("nodes", {}).values())
+
+
+def _answered_health(node: NodeState) -> dict[str, Any] | None:
+    """The health of the node's cluster, also of each index; None without an answer, or without a manager."""
+    return ask(node.http_port, "/_cluster/health?level=indices&cluster_manager_timeout=1s")
 
 
 def _read(log: Path) -> str:

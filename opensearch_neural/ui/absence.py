@@ -7,6 +7,7 @@ from typing import Any
 
 from opensearch_neural.queries import Body, Clause, best_passages, preference
 from opensearch_neural.queries.answers import score_of
+from opensearch_neural.queries.body_parts import holds_hybrid, sorts_by_score
 from opensearch_neural.search.filters import clauses_of
 from opensearch_neural.search.request import Request
 from opensearch_neural.ui.columns import Searcher, body_of
@@ -26,6 +27,10 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     for text, clause in zip(state.filters, clauses_of(client, index, state.filters), strict=True):
         if not client.count(index=index, body={"query": {"bool": {"filter": [own, clause]}}})["count"]:
             return f"Filtered out by {text}."
+    body = body_of(request)
+    by_score = sorts_by_score(body.get("sort"))
+    if not by_score or holds_hybrid(body.get("query")):
+        return place_alone(searcher, column, state, scored=by_score)
     ranked = scores(searcher, column, replace(state, size=DEEP))
     alone = scores(searcher, column, replace(state, size=1), own)
     if document not in alone or not ranked:  # a body that only suggests has no hits
@@ -38,12 +43,25 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     if rank and whole > ranked[document] * (1 + 1e-5):
         better = sum(score > whole for score in page)
         would = f"that would be rank {better + 1}" if better < len(page) else "no place on this page either"
-        window = rescored(body_of(request))
+        window = rescored(body)
         return (
             f"Outside the window: the first stage puts it at {place}, and only {window} hits of each shard get their whole "
             f"score. It has {ranked[document]:.3f}; its whole score is {whole:.3f}, {would}."
         )
     return f"Its score of {whole:.3f} gives it {place}; this page ends at {page[-1]:.3f}."
+
+
+def place_alone(searcher: Searcher, column: Column, state: State, *, scored: bool) -> str:
+    """Only the rank and the score, as a sentence, for a column whose scores depend on the other hits (they are fused), or do
+    not rank (the body sorts). scored: whether hits are ranked by score."""
+    page = scores(searcher, column, state)
+    ranked = page if state.document in page else scores(searcher, column, replace(state, size=DEEP))
+    if state.document not in ranked:
+        return f"It is not among the {len(ranked):,} hits of a search for {DEEP:,}."
+    place = f"at rank {list(ranked).index(state.document) + 1:,}"
+    place += f" with {ranked[state.document]:.3f}" if scored else ""
+    # A deeper search may fuse more hits, and so give other scores than the page's.
+    return f"It is here, {place}." if ranked is page else f"A search for {DEEP:,} hits has it {place}."
 
 
 def itself(request: Request | Body, document: str) -> Clause:

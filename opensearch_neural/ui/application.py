@@ -21,7 +21,7 @@ from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.comparison import compared
 from opensearch_neural.ui.grades import WHAT, Grade, Grades, scores
 from opensearch_neural.ui.pages import compare_page, render
-from opensearch_neural.ui.state import OWN_BODY, Column, State
+from opensearch_neural.ui.state import LONGEST_QUERY, OWN_BODY, Column, State
 from opensearch_neural.ui.walk import Place, Walk
 
 try:
@@ -105,19 +105,28 @@ def default_columns(searcher: Searcher) -> tuple[Column, ...]:
 
 
 def asked_for(request: Request) -> tuple[Searcher, State]:
-    """The searcher, and the state of the page. Raises InputError for an unknown id of a query without its text."""
+    """The searcher, and the state of the page. An id counts if the address has no other text beside it than the file's.
+
+    Raises InputError for an unknown id of a query without its text."""
     searcher: Searcher = request.app.state.searcher
     columns = request.app.state.columns or default_columns(searcher)
     state = State.of(request.query_params, columns, searcher.indexes)
     queries: Mapping[str, str] = request.app.state.walk.queries
-    if state.id in queries:
+    if state.id in queries and (not state.query or same_words(state.query, queries[state.id])):
         return searcher, replace(state, query=queries[state.id])
     if state.id and not state.query:
         named = f"the address names the query {state.id[:80]!r}"
         if not queries:
             raise InputError(f"{named}, and {NO_QUERIES[0]}", NO_QUERIES[1])
         raise InputError(f"{named}, which the file of queries lacks", "take one from the list of queries")
-    return searcher, replace(state, id="")  # an address of another file: its text is searched
+    if len(state.query) > LONGEST_QUERY:
+        raise InputError(f"the query has {len(state.query):,} characters, and the page allows {LONGEST_QUERY:,}")
+    return searcher, replace(state, id="")  # an address of another file, or a text that was changed: it is searched
+
+
+def same_words(text: str, other: str) -> bool:
+    """Whether two texts are the same but for blanks: the field of a form leaves line ends out."""
+    return "".join(text.split()) == "".join(other.split())
 
 
 def page(request: Request) -> Response:
@@ -135,13 +144,16 @@ def snapshot(request: Request) -> Response:
 
 
 def place_of(request: Request, state: State) -> Place | None:
-    """The position of the page's query in the file of queries; None without a file."""
+    """The position of the page's query in the file of queries; None without a file.
+
+    It is in the order by disagreement if the list was asked for with these columns, else in that of the file: this page
+    alone, which a slider asks for many times, searches no other query."""
     walk: Walk = request.app.state.walk
     if not walk.queries:
         return None
-    if not state.id and state.searched is None:
-        return Place.among(list(walk.queries), state)
-    sorting = walk.sorting(request.app.state.searcher, state)
+    sorting = walk.begun(state)
+    if sorting is None:
+        return Place.among(list(walk.queries), replace(state, searched=0))
     known = len(sorting.order)
     searched = known if state.searched is None else min(state.searched, known)
     return Place.among(sorting.ranked(searched), replace(state, searched=searched))
@@ -188,7 +200,7 @@ def judge(request: Request) -> Response:
     if place is None:
         raise InputError(*NO_QUERIES)
     grades: Grades = request.app.state.grades
-    # No explanations: an explained sentence, or its absence, would identify the engine.
+    # No explanations, and the same marks: a sentence or a mark that other columns lack would identify the engine.
     shown = compared(searcher, state, explain=False) if state.id and state.who else []
     random.Random(f"{state.who} {state.id}").shuffle(shown)
     return HTMLResponse(
@@ -214,15 +226,23 @@ async def add_grade(request: Request) -> Response:
 
 
 def export(request: Request) -> Response:
-    """Grades as qrels of TREC or BEIR, or as the Search Relevance Workbench imports them."""
+    """Grades as qrels of TREC or BEIR, or as the Search Relevance Workbench imports them; an error as plain text."""
     grades: Grades = request.app.state.grades
     name = grades.path.stem if grades.path else "grades"
-    if request.path_params["form"] == "trec":
-        return PlainTextResponse(grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'})
-    if request.path_params["form"] == "beir":
-        return PlainTextResponse(grades.beir(), headers={"content-disposition": 'attachment; filename="grades.tsv"'})
-    if request.path_params["form"] == "workbench":
-        return JSONResponse(grades.workbench(name))
+    form = request.path_params["form"]
+    try:
+        if form == "trec":
+            return PlainTextResponse(
+                grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'}
+            )
+        if form == "beir":
+            return PlainTextResponse(
+                grades.beir(), headers={"content-disposition": 'attachment; filename="grades.tsv"'}
+            )
+        if form == "workbench":
+            return JSONResponse(grades.workbench(name))
+    except InputError as error:
+        return PlainTextResponse(str(error), 400)
     return PlainTextResponse("Grades can be exported as trec, as beir or as workbench.", 404)
 
 
@@ -268,7 +288,8 @@ class AccessGuard:
         if shown is not None and same(shown, self.token):
             rest = urlencode([pair for pair in parameters if pair[0] != "token"])
             answer = RedirectResponse(f"{scope.get('path', '/')}{'?' + rest if rest else ''}", 303)
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", secure=scope["scheme"] == "https")
+            # Lax: a link on another site, such as a chat, opens the page. No GET writes; a POST from there has no cookie.
+            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="lax", secure=scope["scheme"] == "https")
             return answer
         # Other applications under the same name may set cookies that http.cookies cannot parse.
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")

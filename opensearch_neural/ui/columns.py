@@ -9,16 +9,19 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.documents import FieldNames
+from opensearch_neural.encodable import encodable
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
+from opensearch_neural.queries.body_parts import HIGHLIGHTED_CHARACTERS
 from opensearch_neural.search.filters import clauses_of
 from opensearch_neural.search.request import Request, SearchResult, find, find_by_body
 from opensearch_neural.ui.state import OWN_BODY, Column, State
@@ -84,11 +87,13 @@ class Searcher:
         return request
 
     def find(self, column: Column, state: State, *, explain: bool = True) -> SearchResult:
-        """The hits of a column."""
+        """The hits of a column. explain=False: a document has the same marks and excerpt in all columns, and no sentence."""
         request = self.request(column, state)
         if isinstance(request, Request):
+            request = request if explain else replace(request, body=marked_alike(request.body, state.query))
             return find(self.client, request, explain=explain)
-        return find_by_body(self.client, column.index, request, explain=explain)
+        body = request if explain else marked_alike(request, state.query)
+        return find_by_body(self.client, column.index, body, explain=explain)
 
     def send(self, column: Column, request: Request | Body) -> Mapping[str, Any]:
         """The answer to a request as an application sends it: no hit is explained."""
@@ -110,6 +115,20 @@ class Searcher:
 def body_of(request: Request | Body) -> Body:
     """The body of an engine's request, or the user's own body."""
     return request.body if isinstance(request, Request) else request
+
+
+def marked_alike(body: Body, query: str) -> Body:
+    """The body, asking for the same fields and the same marked words as every other body with this query."""
+    names = FieldNames()
+    fields = [*names.title, *names.text]
+    marks = {
+        "fields": {name: {"number_of_fragments": 0 if name in names.title else 2} for name in fields},
+        # A query of its own: that of a hybrid or sparse search marks other words. Lenient, as a field may hold numbers.
+        "highlight_query": {"multi_match": {"query": encodable(query), "fields": fields, "lenient": True}},
+        "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
+    }
+    kept = {key: value for key, value in body.items() if key != "stored_fields"}  # without the source, or even the id
+    return {**kept, "_source": [*fields, *names.url], "highlight": marks}
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,12 @@ def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[
             each.result, each.certain = searched.result(), proof.result()
             if not each.result.facts.get("exact", True):
                 each.certain = False
-            each.absence = reason.result() if reason else ""
         except OsnError as error:
             each.error = str(error)
+        try:
+            each.absence = reason.result() if reason else ""
+        except OsnError as error:
+            each.absence = str(error)
     beside(shown)
     if state.timed:
         working = [each for each in shown if not each.error]

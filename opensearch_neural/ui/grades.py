@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.locks import hold
 from opensearch_neural.retrievers import Run
 
 if TYPE_CHECKING:
@@ -113,7 +115,8 @@ class Grades:
         line = json.dumps(asdict(grade), ensure_ascii=False).encode() + b"\n"
         try:
             with self.lock, self.path.open("a+b", buffering=0) as file:
-                end = file.tell()
+                hold(file, wait=True)  # another page may write to it, too
+                end = file.seek(0, os.SEEK_END)
                 file.seek(max(0, end - 1))
                 # An editor may have left the last line without a line end.
                 line = line if file.read(1) in (b"", b"\n") else b"\n" + line
@@ -187,7 +190,9 @@ def _grades_in(path: Path) -> dict[tuple[str, str, str], Grade]:
     content = path.read_bytes()
     grades: dict[tuple[str, str, str], Grade] = {}
     # Not splitlines(): a query may contain other line ends, such as U+2028.
-    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n") if content else [], 1):
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
         try:
             grade = Grade.of_line(line)
         except (ValueError, TypeError, RecursionError):

@@ -35,6 +35,8 @@ class Column:
     """An index or alias."""
     body: str = ""
     """For the engine "own body": a search body as JSON, with {{query}} in place of the query's text."""
+    name: str = ""
+    """For the engine "own body": its name on the page; empty: "own body"."""
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
     """{option of an engine: what the user wrote, of a flag "yes"}, without empty texts."""
 
@@ -42,7 +44,7 @@ class Column:
     def texts(self) -> dict[str, str]:
         """{parameter of an address: its text}; every column has all parameters."""
         options = {name: self.options.get(name, "") for name in takers()}
-        return {"engine": self.engine, "index": self.index, **options, "body": self.body}
+        return {"engine": self.engine, "index": self.index, **options, "name": self.name, "body": self.body}
 
     @property
     def chosen(self) -> dict[str, tuple[Option, str]]:
@@ -70,7 +72,7 @@ class Column:
             name.replace("_", " ") + ("" if option.is_flag else f" {text}")
             for name, (option, text) in self.chosen.items()
         ]
-        return ", ".join([self.engine, *options])
+        return ", ".join([(self.engine == OWN_BODY and self.name) or self.engine, *options])
 
 
 def offered(engine: str) -> dict[str, Option]:
@@ -116,14 +118,13 @@ class State:
 
     @classmethod
     def of(cls, parameters: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
-        """Parse an address. columns: the default columns. Raises InputError for invalid values."""
+        """Parse an address. columns: the default columns. Raises InputError for invalid values, but not for a long query,
+        which the file of queries may have."""
 
         def last(name: str, default: str = "") -> str:
             return [default, *parameters.getlist(name)][-1]
 
         query, size = last("q"), last("size", "10")
-        if len(query) > LONGEST_QUERY:
-            raise InputError(f"the query has {len(query):,} characters, and the page allows {LONGEST_QUERY:,}")
         if not size.isdecimal() or len(size) > 9 or not 1 <= int(size) <= MOST_HITS:
             raise InputError(f"the number of hits must be from 1 to {MOST_HITS}, not {size[:20]!r}")
         lists = {name: parameters.getlist(name) for name in Column("").texts}
@@ -132,7 +133,8 @@ class State:
             if engine:
                 texts = {name: texts[at] for name, texts in lists.items() if at < len(texts)}
                 options = {name: texts[name] for name in takers() if texts.get(name)}
-                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), options))
+                name = texts.get("name", "").strip()[:100]
+                chosen.append(Column(engine, texts.get("index", ""), texts.get("body", ""), name, options))
         return cls(
             query=query,
             filters=tuple(
@@ -150,7 +152,12 @@ class State:
     def address(self, **changed: Any) -> str:
         """The part of the address after the question mark. changed: fields of the state to change first."""
         state = replace(self, **changed)
-        parts = [("q", state.query), *(("filter", text) for text in state.filters), ("size", str(state.size))]
+        known = state.id and len(state.query) > LONGEST_QUERY  # the file of queries has the text
+        parts = [
+            ("q", "" if known else state.query),
+            *(("filter", text) for text in state.filters),
+            ("size", str(state.size)),
+        ]
         for column in state.columns:
             parts += column.texts.items()
         parts += [("document", state.document)] if state.document else []

@@ -129,14 +129,22 @@ class Walk:
     _sorted: dict[State, Sorting] = field(default_factory=dict)
     """{state with only filters, size and columns: its sorting}"""
 
+    def begun(self, state: State) -> Sorting | None:
+        """The sorting for the state's columns and filters; None if `sorting` has started none."""
+        return self._sorted.get(_key(state))
+
     def sorting(self, searcher: Searcher, state: State) -> Sorting:
         """The sorting for the state's columns and filters; the first call starts it."""
-        key = State(filters=state.filters, size=state.size, columns=state.columns)
+        key = _key(state)
         if key not in self._sorted:
             while len(self._sorted) >= KEPT:
                 self._sorted.pop(next(iter(self._sorted))).pause()
             self._sorted[key] = Sorting(searcher, self.queries, key).go_on()
         return self._sorted[key]
+
+
+def _key(state: State) -> State:
+    return State(filters=state.filters, size=state.size, columns=state.columns)
 
 
 @dataclass(frozen=True)

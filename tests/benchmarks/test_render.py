@@ -235,6 +235,8 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
         gain("mean of 2 sets", 0.03, 0.02, 0.04, "trained", seeds=(1, 2, 3), sets=2),
         replace(gain("mean of 2 sets", -0.01, -0.02, 0.0, sets=2), engine="sparse"),
         gain("mean of 2 sets", 0.04, 0.03, 0.05, "trained, averaged", seeds=(1, 2, 3), sets=2),
+        replace(gain("mean of 2 sets", 0.07, 0.06, 0.08, sets=2), measure="R@100"),
+        replace(gain("one", 0.5, 0.4, 0.6), measure="R@100"),
         Row(
             "5 documents", "sum", "P99", 1.2, 1.1, 1.3, 9, "bm25", kind="ratio", variant="published", level="20 clients"
         ),
@@ -245,10 +247,12 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
         [cell.strip() for cell in line.strip("|").split("|")] for line in quality_and_cost(rows).splitlines()
     )
     assert header[2:] == [
-        "points over bm25, mean of 2 sets", "sets above / below", "P99, 5 documents, 20 clients", "score kept, 5 documents"
+        "points over bm25, mean of 2 sets", "sets above / below", "points of R@100, mean of 2 sets",
+        "P99, 5 documents, 20 clients", "score kept, 5 documents",
     ]  # fmt: skip
-    assert published == ["sum", "published", "0.00 [-1.00, 1.00]", "1 / 1 of 2", "1.20 [1.10, 1.30]", "0.995"]
-    assert trained == ["sum", "trained", "3.00 [2.00, 4.00]", "–", "–", "–"]  # the mean over seeds, not the first
+    recall, cost = "7.00 [6.00, 8.00]", "1.20 [1.10, 1.30]"
+    assert published == ["sum", "published", "0.00 [-1.00, 1.00]", "1 / 1 of 2", recall, cost, "0.995"]
+    assert trained == ["sum", "trained", "3.00 [2.00, 4.00]", "–", "–", "–", "–"]  # the mean over seeds, not the first
     assert averaged[:3] == ["sum", "trained, averaged", "4.00 [3.00, 5.00]"]  # a model's name may hold a comma
     assert sparse[:2] == ["sparse", "published"], "an engine's models stand beside each other"
 

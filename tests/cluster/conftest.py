@@ -50,3 +50,9 @@ def ca(authority: trustme.CA, tmp_path: Path) -> Path:
     path = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(path))
     return path
+
+
+@pytest.fixture
+def nodes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """opensearch-py asks the nodes in the order in which they are given, and not in any."""
+    monkeypatch.setattr("random.shuffle", lambda _: None)

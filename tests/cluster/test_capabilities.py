@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy
+from cluster_servers import OPENSEARCH, Answer, Request, closed_port, forbidden, forbidding_proxy, http_server
 from osn_node import kill_node
 
 from opensearch_neural import node
@@ -17,6 +17,7 @@ from opensearch_neural.cluster import probe as probe_module
 from opensearch_neural.cluster.capabilities import KNN, NEURAL_SEARCH, Capabilities, quick_capabilities
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.probe import probe
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -196,6 +197,27 @@ def test_a_cluster_that_stops_answering_is_waited_for_once(
     assert "stopped answering" in found.notes["hybrid"]
 
 
+def test_the_resources_of_a_cluster_with_a_hung_node_are_unknown_and_features_are_tried(
+    restricted: Callable[..., OpenSearch], leaves_nothing: None
+) -> None:
+    """Before, the first of these requests without an answer in 5 s ended `osn doctor`, also with a longer --timeout."""
+    seen: list[Request] = []
+
+    def hang(request: Request) -> Answer | None:
+        if request.path.startswith("/_nodes"):
+            time.sleep(4)
+        if request.path.startswith("/_plugins"):
+            return Answer.of_json({}, 429)
+        return Answer.of_json({}, 503) if request.path.startswith("/_cluster/settings") else None
+
+    found = probe(restricted(hang, seen), timeout=3.0)
+    assert (found.plugins, found.nodes) == (None, None)
+    assert found.notes["plugins"] == found.notes["nodes"] == "no answer in time"
+    assert found.usable
+    assert found.max_clause_count is not None and "max_clause_count" not in found.notes, "it was found by a refusal"
+    assert [request for request in seen if request.path == "/_cluster/health?local=true"], "without a manager, too"
+
+
 def test_probing_what_is_not_there_is_an_error() -> None:
     with pytest.raises(ClusterError, match="nothing listens"):
         probe(connect(closed_port(), check=False))
@@ -227,6 +249,28 @@ def test_quick_capabilities_only_read_and_ask_once_for_a_client(restricted: Call
     assert len(seen) == asked
 
 
+def test_what_a_cluster_does_not_tell_in_time_is_unknown_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, `open_engines` and `osn search` ended before their first search."""
+    monkeypatch.setattr(capabilities, "TIMEOUT_SECONDS", 1.0)
+    hung = True
+
+    def answer(request: Request) -> Answer:
+        if request.path.startswith("/_nodes"):
+            time.sleep(2 * hung)
+            return Answer.of_json({"nodes": {"a": {"version": "2.19.1", "plugins": []}}})
+        if request.path.startswith("/_cluster/settings"):
+            return Answer.of_json({}, 503 if hung else 200)
+        return Answer.of_json(OPENSEARCH)
+
+    with http_server(answer) as server:
+        client = connect(settings=ConnectionSettings(urls=(server.url,), patience=0))
+        found = quick_capabilities(client)
+        assert (found.version, found.plugins, found.usable) == ("2.19.1", None, True)
+        assert found.notes.keys() == {"plugins", "max_clause_count"}
+        hung = False
+        assert quick_capabilities(client).plugins == {}
+
+
 def test_a_user_who_may_not_list_plugins_gets_the_plugin_free_forms(restricted: Callable[..., OpenSearch]) -> None:
     found = quick_capabilities(
         restricted(lambda request: forbidden("cluster:monitor/nodes/info") if "_nodes" in request.path else None)
@@ -234,6 +278,39 @@ def test_a_user_who_may_not_list_plugins_gets_the_plugin_free_forms(restricted: 
     assert found.plugins is None
     assert not found.neural_sparse
     assert found.usable
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_user_who_may_not_ask_for_the_release_gets_that_of_the_nodes(
+    client: OpenSearch, restricted: Callable[..., OpenSearch], told: bool
+) -> None:
+    """Before, it counted as older than any: no plugin feature was there. If nodes do not tell it either, nobody knows."""
+
+    def forbid(request: Request) -> Answer | None:
+        if request.path == "/":
+            return forbidden("cluster:monitor/main")
+        if request.path == "/_nodes/plugins" and not told:
+            nodes = client.nodes.info(metric="plugins")["nodes"].values()
+            return Answer.of_json({"nodes": {"a": {**next(iter(nodes)), "version": ""}}})
+        return None
+
+    full, found = quick_capabilities(client), quick_capabilities(restricted(forbid))
+    for feature in ("neural_sparse", "two_phase", "hybrid", "rrf"):
+        assert getattr(found, feature) == (getattr(full, feature) if told else None)
+    assert found.version == (full.version if told else "")
+    assert found.knn_lucene == full.knn_lucene
+
+
+def test_of_nodes_with_different_releases_the_oldest_decides() -> None:
+    versions = ("2.19.1", "2.9.0", "3.1.0")
+
+    def answer(request: Request) -> Answer:
+        if not request.path.startswith("/_nodes"):
+            return forbidden("cluster:monitor/main")
+        return Answer.of_json({"nodes": {each: {"version": each, "plugins": []} for each in versions}})
+
+    with http_server(answer) as server:
+        assert quick_capabilities(connect(server.url)).version == "2.9.0"
 
 
 def test_a_plugin_counts_only_where_every_data_node_has_it() -> None:

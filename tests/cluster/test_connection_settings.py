@@ -64,13 +64,33 @@ def test_the_port_that_a_url_leaves_out_is_that_of_opensearch_py(url: str, meant
     assert ConnectionSettings(urls=(url,)).urls == (meant,)
 
 
-@pytest.mark.parametrize(
-    "url", ["localhost:9200", "ftp://a:1", "http://", "http://a:port", "http://a:9200/?q=1", "http://a b:9200", ""]
-)
+@pytest.mark.parametrize("url", ["localhost:9200", "ftp://a:1", "http://", "http://a:9200/?q=1", "http://a b:9200", ""])
 def test_what_is_no_url_is_refused_by_name(url: str) -> None:
     with pytest.raises(InputError, match="not a URL") as caught:
         ConnectionSettings(urls=(url,))
     assert repr(url) in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://bob:s3cret", "https://***"),
+        ("https://bob:s3cret#1@a:9200", "https://***@a:9200"),
+        ("https://bob:1234/s3cret@a:9200", "https://***@a:9200"),
+    ],
+)
+def test_what_may_be_a_password_in_a_url_that_is_none_is_not_shown(url: str, shown: str) -> None:
+    with pytest.raises(InputError, match="not a URL") as caught:
+        ConnectionSettings(urls=(url,))
+    assert repr(shown) in caught.value.message
+
+
+def test_a_password_in_a_url_of_the_environment_may_hold_commas_and_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the URL was cut there, and the message that it is none showed the first part of the password."""
+    monkeypatch.setenv("OSN_URL", " https://bob:s3,cr et@a.example:1,\nHTTPS://bob:s3,cr et@b.example:2, ")
+    settings = ConnectionSettings.from_env()
+    assert settings.urls == ("https://a.example:1", "https://b.example:2")
+    assert (settings.user, settings.password) == ("bob", "s3,cr et")
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,23 @@ def test_a_failure_of_a_document_is_told_by_its_cause() -> None:
         client.close()
 
 
+@pytest.mark.parametrize(
+    ("page", "told"),
+    [
+        ("<html>\r\n<head><title>503 Service\r\nUnavailable</title></head>\r\n<body>…", ": 503 Service Unavailable"),
+        ("\n<!DOCTYPE html><p>Sorry", ""),
+    ],
+)
+def test_of_a_proxys_page_the_title_is_told(page: str, told: str) -> None:
+    """Before, the whole page was printed."""
+    answer = Answer(503, page.encode(), {"Content-Type": "text/html"})
+    with http_server(lambda _: answer) as server, pytest.raises(ClusterError) as caught:
+        connect(server.url)
+    assert caught.value.message.endswith(
+        f"GET / now (503): a page that is not OpenSearch's, but of a proxy before it{told}"
+    )
+
+
 def test_other_exceptions_pass_through_translation_unchanged() -> None:
     with pytest.raises(KeyError), translate_errors():
         raise KeyError("mine")

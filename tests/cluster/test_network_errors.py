@@ -5,6 +5,7 @@ The servers here are real listeners that refuse, hang, hang up or answer what Op
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ from cluster_servers import (
     unreachable,
 )
 
-from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError
 
@@ -90,6 +91,18 @@ def test_an_http_server_of_something_else_is_not_opensearch(
     assert evidence in error.message
 
 
+@pytest.mark.usefixtures("nodes_in_order")
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("page", [b"<html>It works!</html>", b'{"status": "ok"}'])
+def test_of_several_nodes_the_one_that_is_not_opensearch_is_named(asynchronous: bool, page: bytes) -> None:
+    """Before, it was the first one, also if that was down."""
+    answer = Answer(200, page, {"Content-Type": "text/html" if page[:1] == b"<" else "application/json"})
+    with http_server(lambda _: answer) as server:
+        settings = ConnectionSettings(urls=(closed_port(), server.url))
+        with pytest.raises(ClusterError, match=f"{server.url} is not OpenSearch"):
+            asyncio.run(connect_async(settings=settings)) if asynchronous else connect(settings=settings)
+
+
 def test_elasticsearch_is_named_as_what_it_is(refusal: Callable[..., ClusterError]) -> None:
     answer = {"version": {"number": "8.13.0", "build_flavor": "default"}, "tagline": "You Know, for Search"}
     with http_server(lambda _: Answer.of_json(answer)) as server:
@@ -129,4 +142,6 @@ def test_a_cluster_that_is_still_starting_is_said_to_be(refusal: Callable[..., C
         }
     }
     with http_server(lambda _: Answer.of_json({**body, "status": 503}, 503)) as server:
-        assert "SERVICE_UNAVAILABLE" in refusal(server.url).message
+        error = refusal(server.url)
+    assert "SERVICE_UNAVAILABLE" in error.message
+    assert "is the cluster still starting, or without a cluster manager?" in str(error.remedy)

@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,6 +44,21 @@ def ask(settings: ConnectionSettings, *, asynchronous: bool, times: int = 1) -> 
             return [await client.info() for _ in range(times)]
 
     return asyncio.run(run())
+
+
+def _outcome(request: Callable[[], Any]) -> Any:
+    """The answer; None after an error of the transport."""
+    try:
+        return request()
+    except TransportError:
+        return None
+
+
+async def _outcome_async(request: Callable[[], Any]) -> Any:
+    try:
+        return await request()
+    except TransportError:
+        return None
 
 
 def test_a_request_is_repeated_after_503_and_not_after_400() -> None:
@@ -142,6 +158,39 @@ def test_the_next_node_is_asked_when_the_packets_to_one_are_dropped(asynchronous
             urls=(url, server.url), timeout=2, patience=0
         )  # the other answers later under load
         assert ask(settings, asynchronous=asynchronous, times=4) == [OPENSEARCH] * 4
+
+
+@BOTH_CLIENTS
+@pytest.mark.usefixtures("nodes_in_order")
+def test_a_node_that_timed_out_is_left_out_and_its_request_not_sent_again(asynchronous: bool) -> None:
+    """Before, every second request to two nodes timed out."""
+    with tcp_server(silent) as mute, http_server(says_opensearch) as server:
+        settings = ConnectionSettings(urls=(mute.url, server.url), timeout=2, patience=60)
+
+        def ask_four_times() -> list[Any]:
+            with connect(settings=settings, check=False) as client:
+                return [_outcome(client.info) for _ in range(4)]
+
+        async def ask_four_times_async() -> list[Any]:
+            async with await connect_async(settings=settings, check=False) as client:
+                return [await _outcome_async(client.info) for _ in range(4)]
+
+        answers = asyncio.run(ask_four_times_async()) if asynchronous else ask_four_times()
+        assert answers == [None, OPENSEARCH, OPENSEARCH, OPENSEARCH]
+        assert len(mute.requests) == 1 and len(server.requests) == 3
+
+
+@BOTH_CLIENTS
+@pytest.mark.usefixtures("nodes_in_order")
+def test_connecting_asks_the_next_node_when_one_does_not_answer(asynchronous: bool) -> None:
+    with tcp_server(silent) as mute, http_server(says_opensearch) as server:
+        settings = ConnectionSettings(urls=(mute.url, server.url), timeout=2)
+
+        async def connect_and_close() -> None:
+            await (await connect_async(settings=settings)).close()
+
+        asyncio.run(connect_and_close()) if asynchronous else connect(settings=settings).close()
+        assert len(mute.requests) == len(server.requests) == 1
 
 
 def test_many_threads_share_a_client_without_losing_connections(caplog: pytest.LogCaptureFixture) -> None:

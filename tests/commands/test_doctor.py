@@ -128,6 +128,13 @@ def test_a_missing_capability_is_shown_with_its_fallback_and_the_reason() -> Non
     assert lines[-1] == "usable: BM25 and sparse retrieval work here, without the neural-search plugin"
 
 
+def test_what_the_cluster_did_not_tell_in_time_is_said() -> None:
+    capabilities = Capabilities(notes={"plugins": "no answer in time", "nodes": "no answer in time"})
+    lines = report(capabilities, LOCAL).splitlines()
+    assert {"plugins  unknown", "plugins: no answer in time", "nodes: no answer in time"} <= set(lines)
+    assert lines[-1].endswith("is a node hung, or the cluster manager missing?"), "and not that a permission is"
+
+
 def test_a_cluster_without_rank_features_is_not_usable() -> None:
     capabilities = Capabilities(bm25=True, rank_features=False)
     assert not capabilities.usable

@@ -55,6 +55,25 @@ def test_other_names_of_the_parts_are_understood_and_can_be_given(tmp_path: Path
     assert "expected a field key" in rejected[0].reason
 
 
+@pytest.mark.parametrize("empty", [None, "", " ", [], [None]])
+def test_an_empty_field_is_passed_over_if_another_of_its_part_has_a_value(empty: Any) -> None:
+    """The first name decided, whatever it held: the text was lost beside a title, and without one the record."""
+    document = document_of({"_id": empty, "id": 7, "title": "t", "text": empty, "body": "rain", "year": 1})
+    assert (document.id, document.text, document.fields) == ("7", "rain", {"year": 1})
+    names = FieldNames.of_index({"text": "content.body"})
+    document = document_of({"_id": "1", "text": empty, "content": {"body": "rain", "lang": "en"}}, names=names)
+    assert (document.text, document.fields) == ("rain", {"content": {"lang": "en"}})
+
+
+def test_an_empty_text_stays_the_text_if_no_other_field_of_its_part_is_one() -> None:
+    content = {"content": {"html": "rain"}, "body": None}
+    document = document_of({"_id": "1", "title": "t", "text": "", **content})
+    assert (document.text, document.fields) == ("", content)
+    nothing = {"text": "", "content": {"body": "", "lang": "en"}}
+    names = FieldNames.of_index({"text": "content.body"})
+    assert document_of({"_id": "1", "title": "t", **nothing}, names=names).fields == {"content": nothing["content"]}
+
+
 def one(record: dict[str, Any], **names: str) -> Document:
     """The document of a record with these field names."""
     return document_of(record, names=FieldNames.of(**names))

@@ -71,7 +71,37 @@ def test_rows_of_parquet_are_refused_alone_and_types_that_json_lacks_are_written
         (3, "binary data"),
         (4, "no text: ex"),
     ]
-    assert json.loads(rejected[2].raw)["id"] == 1
+    raws = [json.loads(reject.raw) for reject in rejected]
+    assert raws[0] | {"x": 1.5} == {"id": 1, "text": "t", **documents[0].fields}, "the values of its document"
+    assert raws[1]["raw"] == "\udcff" and raws[2]["id"] == 1
+
+
+def test_the_letter_of_a_row_that_cannot_be_converted_holds_the_row_and_is_refused_until_it_is_mended(
+    tmp_path: Path,
+) -> None:
+    """It held an empty text."""
+    pa = pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
+    from pyarrow import parquet as pq
+
+    texts = pa.array([b"rain", b"snow \xff"], pa.binary()).cast(pa.string(), safe=False)
+    tags = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
+    pq.write_table(pa.table({"id": ["1", "2"], "text": texts, "tags": tags}), tmp_path / "c.parquet")
+    documents, (rejected,) = read(tmp_path / "c.parquet")
+    assert [document.id for document in documents] == ["1"] and rejected.reason == "invalid UTF-8"
+    assert json.loads(rejected.raw) == {"id": "2", "text": "snow \udcff", "tags": {"a": "b"}}
+    (_, (again,)) = read(written(tmp_path / "letters.jsonl", rejected.raw.encode()))
+    assert "half a surrogate pair" in again.reason
+
+
+def test_decimals_without_a_fraction_are_whole_numbers_with_all_their_digits(tmp_path: Path) -> None:
+    """As databases export ids: they were rounded to doubles, and refused as ids."""
+    from decimal import Decimal
+
+    large = 2**53 + 1
+    row = {"id": Decimal(large), "text": "t", "account": Decimal(-large), "price": Decimal("10.00")}
+    (document,), rejected = read(parquet([row], tmp_path / "c.parquet"))
+    assert (document.id, document.fields, rejected) == (str(large), {"account": -large, "price": 10.0}, [])
+    assert isinstance(document.fields["price"], float)
 
 
 def test_a_map_is_an_object_that_is_found_by_its_keys(tmp_path: Path) -> None:
@@ -96,6 +126,37 @@ def test_what_writers_keep_beside_their_data_is_not_read(tmp_path: Path) -> None
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"half written")
     assert [document.id for document in read_corpus(tmp_path)] == [RECORDS[0]["_id"]] * 2
+
+
+def test_every_parquet_file_below_a_folder_is_read_also_by_links_and_other_names(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of these, the reader took one without a word, and refused the folder without it."""
+    folder, elsewhere = tmp_path / "c", tmp_path / "elsewhere"
+    names = ["a.parquet", "b.pq", "c.PARQUET", "deep/d.parquet"]
+    for number, place in enumerate([*(folder / name for name in names), elsewhere / "e.parquet"]):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        parquet([{"id": str(number), "text": "rain"}], place)
+    (folder / "link").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(folder)
+    (folder / "twice").symlink_to(folder / "deep")
+    (folder / "more.jsonl.gz").write_bytes(b"")
+    (folder / "README.md").write_bytes(b"")
+    assert [document.id for document in read_corpus(folder)] == ["0", "1", "2", "3", "4"]
+    (told,) = caplog.messages
+    assert "its parquet files are read, and not 1 others, such as" in told and told.endswith("more.jsonl.gz")
+    for name in ("a.parquet", "b.pq", "c.PARQUET"):
+        (folder / name).unlink()
+    assert [document.id for document in read_corpus(folder)] == ["3", "4"]
+
+
+def test_columns_that_only_the_names_of_folders_hold_are_fields(tmp_path: Path) -> None:
+    """As Hive and Spark write them: they were lost."""
+    for number, name in enumerate(["day=2025-03-14/lang=de%2FCH", "day=__HIVE_DEFAULT_PARTITION__", "own=7"]):
+        (tmp_path / name).mkdir(parents=True)
+        parquet([{"id": str(number), "text": "rain", "own": "1"}], tmp_path / name / "p.parquet")
+    fields = {document.id: document.fields for document in read_corpus(tmp_path)}
+    assert fields == {"0": {"own": "1", "day": "2025-03-14", "lang": "de/CH"}, "1": {"own": "1"}, "2": {"own": "1"}}
 
 
 def test_a_text_in_a_struct_a_map_or_a_list_of_structs_is_found(tmp_path: Path) -> None:

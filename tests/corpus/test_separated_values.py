@@ -34,7 +34,12 @@ def test_rows_of_csv_name_the_line_on_which_they_begin(tmp_path: Path) -> None:
         (8, "not a row of csv: ',' expected"),
         (9, "the id (id) is empty"),
     ]
-    assert [reject.raw for reject in rejected][1:3] == ["3,t,Stra\\xdfe,2000", '4,t,"unbalanced" quotes,']
+    assert [reject.raw for reject in rejected] == [
+        "2,t,too,many,columns",
+        '{"id": "3", "title": "t", "text": "Stra\\udcdfe", "year": "2000"}',
+        '4,t,"unbalanced" quotes,',
+        '{"id": "", "title": "t", "text": "no id"}',
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,16 @@ def test_a_tsv_of_two_columns_without_a_header_is_id_and_text_as_in_ms_marco(tmp
     assert [(reject.line, reject.reason) for reject in rejected] == [
         (3, "expected an id and a text, and a tab between them")
     ]
+
+
+@pytest.mark.parametrize("part", ["id_field", "text_field", "title_field"])
+def test_a_tsv_has_a_header_if_a_column_of_it_is_named(part: str, tmp_path: Path) -> None:
+    """The header became the document `key`, and --text-field was ignored."""
+    path = written(tmp_path / "c.tsv", b"key\tabstract\n1\train\n")
+    with pytest.raises(InputError, match=r"no (id|text) column; its columns are: key, abstract"):
+        read(path, **{part: "key" if part == "id_field" else "abstract"})
+    (document,), _ = read(path, id_field="key", text_field="abstract")
+    assert (document.id, document.text) == ("1", "rain")
 
 
 @pytest.mark.parametrize("rows", [b"0\tone\ttwo\n1\tthree\n", b"1\tthree\n0\tone\ttwo\n"])

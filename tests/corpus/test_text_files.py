@@ -42,6 +42,15 @@ def read_until_damage(path: Path) -> tuple[list[int], str]:
     return read, raised.value.message
 
 
+def test_zstd_with_the_longest_window_is_read(tmp_path: Path) -> None:
+    """As `zstd --long=31` writes it: it was called damaged."""
+    zstandard = pytest.importorskip("zstandard", reason=".zst needs the extra [corpora]")
+    # 2^31 bytes: exponent 21 above the least of 2^10. The only block is the last one, and raw (RFC 8878, section 3.1.1).
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0, 21 << 3]) + (len(GOOD) << 3 | 1).to_bytes(3, "little") + GOOD
+    assert zstandard.get_frame_parameters(frame).window_size == 2**31
+    assert ids(written(tmp_path / "c.jsonl.zst", frame)) == ["good"]
+
+
 @COMPRESSIONS
 def test_damage_inside_a_member_ends_the_reading(
     suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path

@@ -96,6 +96,17 @@ def test_vectors_without_doc_values_are_scored_by_the_script_of_the_plugin_and_f
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("fraction", ["1", "123", "123456", "123456789"])
+def test_a_time_without_a_zone_is_a_date_with_any_fraction(client, index_name: str, fraction: str) -> None:
+    """As Python's isoformat() writes it: it was a keyword, whose ranges compare characters."""
+    client.indices.create(index=index_name, body=index_body(IndexMeta(), replicas=0))
+    body = {"at": f"2026-03-14T15:09:26.{fraction}"}
+    client.index(index=index_name, id="1", body=body, params={"refresh": "true"})
+    query = {"range": {"at": {"gt": "2026-03-14T16:09:25+01:00", "lt": "2026-03-14T16:09:27+01:00"}}}
+    assert client.count(index=index_name, body={"query": query})["count"] == 1
+
+
+@pytest.mark.cluster
 def test_numbers_are_doubles_and_iso_dates_are_dates(client, index_name: str) -> None:
     """A price of 10 comes before one of 10.99; a filter above 10.5 is to find the second."""
     client.indices.create(index=index_name, body=index_body(IndexMeta(), replicas=0))

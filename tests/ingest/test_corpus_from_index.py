@@ -384,6 +384,36 @@ def test_a_document_that_cannot_be_taken_costs_no_other(client: OpenSearch, inde
         copied(client, f"{index_name}-blind")
 
 
+def test_fields_that_the_old_index_does_not_keep_in_its_source_are_named_and_the_text_refused(
+    client: OpenSearch, index_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They were missing in the new index, without a word; without its text it had titles alone."""
+    names = ("title", "text", "secret", "own.a", "own.b", "kept.c")
+    body = {"title": "t", "text": "rain", "secret": "s", "own": {"a": "a", "b": "b"}, "kept": {"c": "c"}}
+    for at, source in enumerate(
+        [{"excludes": ["secret", "o*.b"]}, {"includes": ["t*", "kept"]}, {"excludes": ["te*"]}, {"includes": ["text"]}]
+    ):
+        theirs = f"{index_name}-theirs-{at}"
+        properties = {name: {"type": "text" if name.startswith("t") else "keyword"} for name in names}
+        mappings = {"_source": source, "properties": {**properties, "all": {"type": "text"}}}
+        mappings["properties"]["title"]["copy_to"] = "all"
+        client.indices.create(index=theirs, body={"mappings": mappings, "settings": {"number_of_replicas": 0}})
+        client.index(index=theirs, id="1", body=body, params={"refresh": "true"})
+        caplog.clear()
+        job = Job(CorpusSource(f"opensearch:{theirs}"), f"{index_name}-{at}", new_index=NewIndex(replicas=0))
+        if at < 2:
+            run_job(client, job, show_progress=False)
+            told = [line.partition("have them: ")[2] for line in caplog.messages if "in its _source" in line]
+            assert told == [["own.b, secret"], ["own.a, own.b, secret"]][at]
+            kept = client.get(index=job.index, id="1")["_source"]
+            assert [f"{name}.{sub}" for name in ("own", "kept") for sub in kept.get(name, ())] == (
+                ["own.a", "kept.c"] if at == 0 else ["kept.c"]
+            )
+        else:
+            with pytest.raises(InputError, match=f"does not keep the {['text', 'title'][at - 2]} "):
+                run_job(client, job, show_progress=False)
+
+
 def test_fields_that_queries_find_otherwise_are_named() -> None:
     text = {"type": "text", "fields": {"raw": {"type": "keyword"}}}
     properties = {
@@ -596,6 +626,36 @@ def test_fields_of_several_indexes_have_a_type_if_all_agree(client: OpenSearch, 
     assert fields("b").keys() == {"price", "stock"} and fields("b")["stock"] == number
     assert fields("c") == {"price": number}
     assert fields("*") == {"stock": malformed}
+
+
+def test_fields_that_several_indexes_map_differently_are_named_and_dates_refused(
+    client: OpenSearch, index_name: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Dates of one of them were of 1970 in the new index, and ranges over prices compared characters, without a word."""
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "price": [{"type": "keyword"}, {"type": "long"}],
+        "stock": [{"type": "long"}, {"type": "float", "ignore_malformed": True}],
+        "note": [{"type": "text"}, {"type": "keyword"}],
+        "when": [{"type": "date"}, {"type": "date", "format": "epoch_second"}],
+        "day": [{"type": "date"}, {"type": "date", "format": "strict_date_optional_time||epoch_millis"}],
+        "text": [{"type": "text"}, {"type": "match_only_text"}],
+    }
+    values = [{"price": "9", "when": "2025-03-14T00:00:00Z"}, {"price": 10, "when": 1_770_000_000}]
+    for at in (0, 1):
+        mappings = {"properties": {name: several[at] for name, several in kinds.items()}}
+        body = {"mappings": mappings, "settings": {"number_of_replicas": 0}}
+        client.indices.create(index=f"{index_name}-theirs-{at}", body=body)
+        client.index(index=f"{index_name}-theirs-{at}", id=str(at), body={"text": "rain", **values[at]}, refresh=True)
+    job = Job(CorpusSource(f"opensearch:{index_name}-theirs-*"), f"{index_name}-new", new_index=NewIndex(replicas=0))
+    with pytest.raises(InputError, match=r"formats of the date 'when': strict_.*_millis and epoch_second"):
+        run_job(client, job, show_progress=False)
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"when": {"type": "date", "format": "strict_date_optional_time||epoch_second"}}')
+    run_job(client, replace(job, new_index=NewIndex(replicas=0, mapping=mapping)), show_progress=False)
+    (told,) = [line for line in caplog.messages if "map these fields differently" in line]
+    assert "note (text, keyword), price (keyword, long);" in told and "stock" not in told and "day" not in told
+    query = {"range": {"when": {"gte": "2026-01-01"}}}
+    assert client.count(index=job.index, body={"query": query})["count"] == 1
 
 
 def test_title_text_and_plain_fields_keep_their_subfields(

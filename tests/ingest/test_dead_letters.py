@@ -135,6 +135,22 @@ def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
     assert [each.line for each in rejected] == [None]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("c.csv", "id,abstract,n\n,rain,\n"), ("c.tsv", "id\tabstract\tn\n\train\t\n")]
+)
+def test_the_row_of_a_table_is_mended_as_an_object(tmp_path: Path, name: str, text: str) -> None:
+    """It was the line, and a mended line was no JSON."""
+    (tmp_path / name).write_text(text)
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    corpus = CorpusSource(str(tmp_path / name), text_field="abstract")
+    list(corpus.reader(corpus.path)(lambda rejected: dead.add(rejected, rejected.reason)))
+    dead.sync()
+    written = (tmp_path / "l.jsonl").read_text()
+    (tmp_path / "l.jsonl").write_text(written.replace('\\"id\\": \\"\\"', '\\"id\\": \\"7\\"'))
+    (document,) = mended(tmp_path / "l.jsonl", print, corpus.names)
+    assert (document.id, document.text, document.fields) == ("7", "rain", {})
+
+
 def test_a_long_raw_line_is_kept_whole(tmp_path: Path) -> None:
     """It was cut after a million characters without a word, so that it could not be mended."""
     path, text = tmp_path / "l.jsonl", "rain " * 300_000

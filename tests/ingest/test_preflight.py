@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 
+from ingest.corpus import CorpusSource, ignore
 from ingest.job import run_job
 from ingest.preflight import check_fields, fields_of_other_kinds, survey_fields
 from ingest.settings import Models
@@ -65,6 +66,22 @@ def test_a_named_title_that_no_document_has_is_told(caplog: pytest.LogCaptureFix
     for texts in (with_both, []):
         check_fields(texts, mapped=(), limit=1000, flat_objects=True, named=named)
     assert caplog.messages == []
+
+
+def test_numbers_of_a_table_are_named_because_they_are_strings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ranges over a price compared characters, and nothing said so."""
+    table = tmp_path / "c.csv"
+    table.write_text("id,text,price,stock,zip,day,mixed\n1,a,9.90,,01234,2026-03-14,7\n2,b,100,-3,10115,,soon\n")
+    lines = write_jsonl(tmp_path / "c.jsonl", [{"_id": "1", "text": "a", "price": "9.90"}])
+    for path in (lines, table):
+        corpus = CorpusSource(str(path))
+        records = corpus.reader(str(path))(ignore)
+        of_table = corpus.is_table(str(path))
+        check_fields(records, mapped=["n"], limit=1000, flat_objects=True, of_table=of_table)
+    (told,) = caplog.messages
+    assert "'price', 'stock' become keywords" in told and 'give --mapping {"price": {"type": "double"}, …}' in told
 
 
 def test_fields_whose_values_no_mapping_takes_are_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -234,6 +235,27 @@ class TestOneNode:
         assert node.status(name) == []
 
 
+class TestStopOnAFullDisk:
+    @pytest.mark.parametrize("purge", [True, False])
+    def test_it_stops_the_cluster_and_with_purge_makes_room(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purge: bool
+    ) -> None:
+        """Before, it ended at recording that the nodes are stopped, and --purge removed nothing."""
+        monkeypatch.setenv("OSN_HOME", str(tmp_path))
+        state = ClusterState(
+            "mine", "abc", "full", "2.19.1", "1g", str(tmp_path / "data"), [NodeState(1, 9200, 9300, 17)]
+        )
+        state.write()
+        state.data_folder(state.nodes[0]).mkdir(parents=True)
+
+        def full(self: ClusterState) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(ClusterState, "write", full)
+        node.stop("mine", purge=purge)
+        assert Path(state.data).exists() == state.folder.exists() == (not purge)
+
+
 @pytest.mark.cluster
 class TestLifeOfACluster:
     def test_a_node_that_dies_while_starting_shows_the_end_of_its_log_and_leaves_no_process(
@@ -341,3 +363,24 @@ class TestLifeOfACluster:
         assert processes.wait_until_gone(restarted.pids, restarted.mark, 30.0) == []
         again = node.start(name=name)
         assert OpenSearch(again.url, timeout=30).indices.exists(index="kept")
+
+    def test_a_broken_index_does_not_keep_the_others_from_being_used(self, cleaned_name: Callable[[str], str]) -> None:
+        """Before, such a cluster could not be started again, and its good indexes were lost with it."""
+        name = cleaned_name("red")
+        running = node.start(name=name, port=0, heap="256m")
+        client = OpenSearch(running.url, timeout=30)
+        for index in ("good", "bad"):
+            client.index(index=index, id="1", body={"a": 1}, params={"refresh": "true"})
+        client.indices.flush(index="bad")
+        number = client.indices.get_settings(index="bad")["bad"]["settings"]["index"]["uuid"]
+        node.stop(name)
+        segments = list(Path(running.data).glob(f"node-1/**/indices/{number}/0/index/segments_*"))
+        assert segments
+        for file in segments:
+            file.write_bytes(b"broken")
+
+        told: list[str] = []
+        again = node.start(name=name, timeout=120, report=told.append)
+        assert [line for line in told if line.startswith("warning: shards of these indexes are missing: bad;")]
+        assert OpenSearch(again.url, timeout=30).get(index="good", id="1")["_source"] == {"a": 1}
+        assert osn_node("start", "--name", name).stdout == f"{again.url}\n", "it runs on, and is used as it is"

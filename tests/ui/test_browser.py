@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -15,7 +16,8 @@ import uvicorn
 from hostile_documents import DOCUMENTS
 from judged_page import write_report
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
 
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
@@ -30,6 +32,19 @@ pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing: apt-get install chromium"),
 ]
+
+
+VALUES = "inputs => inputs.map(input => input.value)"
+FIRST_POST_LATE = """() => {
+  const post = window.fetch;
+  let first = true;
+  window.fetch = async (...asked) => {
+    const late = first;
+    first = false;
+    if (late) await new Promise((done) => setTimeout(done, 500));
+    return post(...asked);
+  };
+}"""
 
 
 @contextmanager
@@ -233,6 +248,26 @@ def test_a_page_with_a_token_opens_by_its_address_alone(browser: Any, client: An
         assert stranger.goto(f"{where}static/page.js").status == 401
 
 
+def test_a_link_on_another_site_opens_a_page_whose_token_the_browser_has(
+    browser: Any, client: Any, page_index: str, tmp_path: Path
+) -> None:
+    """The page said that it needs its token, which the browser did not send after such a click."""
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    app = application(Searcher(client, (page_index,)), token="t", queries={"q1": "rainbow"}, grades=grades)
+    with served(app) as where:
+        form = f'<form method=post action="{where}grade"><button>Send</button></form>'
+        chat = HTMLResponse(f'<a href="{where}?q=rainbow">Look</a>{form}')
+        with served(Starlette(routes=[Route("/", lambda request: chat)])) as other:
+            opened = browser.new_context().new_page()
+            opened.goto(f"{where}?token=t")
+            opened.goto(other.replace("127.0.0.1", "localhost"))
+            follow(opened, opened.get_by_role("link", name="Look"))
+            assert opened.locator(".hit").count() > 1
+            opened.goto(other.replace("127.0.0.1", "localhost"))
+            follow(opened, opened.get_by_role("button", name="Send"))
+            assert "needs its token" in opened.inner_text("body")
+
+
 def test_everything_works_under_a_path(browser: Any, client: Any, page_index: str, tmp_path: Path) -> None:
     grades = Grades.read(tmp_path / "grades.jsonl")
     mounted = application(Searcher(client, (page_index,)), token="t", queries={"q1": "rainbow"}, grades=grades)
@@ -335,9 +370,36 @@ def test_a_judge_sees_that_a_grade_is_not_kept(browser: Any, client: Any, page_i
         opened.locator(".hit").first.locator("input[value='1']").click()
         sync_api.expect(said).to_have_text("there is no query 'unknown' in the file")
         assert opened.locator(".hit.refused").count() > 0
-    choice.click()
-    sync_api.expect(said).to_have_text("grade 2 is not kept: the page's server does not answer")
-    assert said.is_visible() and said.bounding_box()["x"] >= 0 and not choice.is_checked()
+        document = opened.locator(".hit").first.get_attribute("data-document")
+        copies = opened.locator(f".hit[data-document='{document}']")
+        assert copies.count() == 2 and copies.locator("input:checked").evaluate_all(VALUES) == ["2", "2"]
+    opened.locator(".hit").first.locator("input[value='3']").click()
+    sync_api.expect(said).to_have_text("grade 3 is not kept: the page's server does not answer")
+    assert said.is_visible() and said.bounding_box()["x"] >= 0
+    assert choice.is_checked() and copies.locator("input:checked").evaluate_all(VALUES) == ["2", "2"]
+
+
+def test_of_two_quick_grades_the_last_one_counts(browser: Any, client: Any, page_index: str, tmp_path: Path) -> None:
+    """Both were sent at once: the first could arrive last, and its answer marked its own grade."""
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    queries = {"q1": "rainbow", "q2": "light"}
+    with served(application(Searcher(client, (page_index,)), queries=queries, grades=grades)) as where:
+        opened = browser.new_page()
+        opened.goto(f"{where}judge?id=q1&who=ann")
+        opened.evaluate(FIRST_POST_LATE)
+        opened.keyboard.press("j")
+        document = opened.evaluate("document.activeElement.dataset.document")
+        for key in "03":
+            opened.keyboard.press(key)
+        copies = opened.locator(f".hit[data-document='{document}']")
+        assert copies.locator("input:checked").evaluate_all(VALUES) == ["3"] * copies.count()
+        with opened.expect_navigation():
+            opened.keyboard.press("n")
+        sent = [json.loads(line)["grade"] for line in (tmp_path / "grades.jsonl").read_text().splitlines()]
+        assert sent == [0, 3], "the next page waits for the grades"
+        opened.go_back()
+        assert copies.locator("input:checked").evaluate_all(VALUES) == ["3"] * copies.count()
+        opened.close()
 
 
 def test_a_walk_keeps_to_the_order_in_which_it_began_while_more_queries_are_sorted(
@@ -381,6 +443,26 @@ def test_a_walk_keeps_to_the_order_in_which_it_began_while_more_queries_are_sort
             with opened.expect_navigation():
                 opened.keyboard.press("p")
             assert opened.locator("[name=q]").input_value() == text
+
+
+def test_a_slider_and_a_search_keep_the_place_in_the_walk(browser: Any, client: Any, page_index: str) -> None:
+    """The next page had the slider's old value, and the button lost the place."""
+    queries = {"q1": "rainbow", "q2": "light\nof prisms", "q3": "fish"}
+    with served(application(Searcher(client, (page_index,)), queries=queries)) as where:
+        opened = browser.new_page()
+        opened.goto(f"{where}?id=q2")
+        search(opened, opened.get_by_role("searchbox", name="Query").input_value())
+        assert "Query 2 of 3" in opened.locator("nav.walk").inner_text()
+        opened.get_by_label("weight, slider").locator("visible=true").press("End")
+        opened.locator(".column h2", has_text="weight 2").wait_for()
+        assert "Query 2 of 3" in opened.locator("nav.walk").inner_text()
+        follow(opened, opened.locator("a[rel=next]"))
+        assert opened.locator("[name=q]").input_value() == "fish"
+        assert opened.locator(".column h2").nth(1).inner_text() == "bm25-sparse, weight 2"
+        search(opened, "rainbow")
+        assert "3 queries" in opened.locator("nav.walk").inner_text()
+        assert opened.locator(".column").first.locator("[data-document=rain]").count() == 1
+        opened.close()
 
 
 def test_a_point_of_a_report_opens_the_hits_of_both(

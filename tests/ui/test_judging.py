@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import resource
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,6 +19,7 @@ from starlette.testclient import TestClient
 
 from opensearch_neural.corpus.judgements import read_qrels
 from opensearch_neural.errors import InputError
+from opensearch_neural.locks import hold
 from opensearch_neural.ui import walk
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
@@ -124,6 +128,26 @@ def test_two_pages_with_one_file_know_each_others_grades(tmp_path: Path) -> None
     assert one.qrels() == other.qrels() == {"q1": {"rain": 3}, "q2": {"fish": 2}}
     one.add(grade("q1", "rain", 0))
     assert other.qrels()["q1"] == {"rain": 0}, "in the same second the last line counts"
+
+
+def test_a_page_waits_while_another_writes_and_leaves_no_blank_line(tmp_path: Path) -> None:
+    """A blank line, which two pages that wrote at once could leave in the file, was said to be no grade."""
+    file = tmp_path / "grades.jsonl"
+    grades = Grades.read(file)
+    writing = threading.Thread(target=grades.add, args=[grade("q1", "light", 3)])
+    with file.open("ab", buffering=0) as other:
+        hold(other)
+        writing.start()
+        writing.join(0.3)
+        assert writing.is_alive() and not file.read_bytes()
+        other.write(line_of() + b"\n")
+    writing.join()
+    assert [json.loads(line)["document"] for line in file.read_text().splitlines()] == ["rain", "light"]
+
+
+def test_a_blank_line_among_the_grades_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "grades.jsonl").write_bytes(b"\n" + line_of() + b"\n\n" + line_of(document="light") + b"\r\n \n")
+    assert Grades.read(tmp_path / "grades.jsonl").of("q1", "ann") == {"rain": 1, "light": 1}
 
 
 @pytest.mark.parametrize("id", ["two words", " rain", "rain\u00a0", ""])
@@ -283,6 +307,40 @@ def test_the_list_shows_every_query_and_how_far_the_columns_are_apart(page: Test
 
 
 @pytest.mark.cluster
+def test_a_walk_begins_with_the_first_query_of_its_order(page: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start page led to the file's first query, which was somewhere in the order by disagreement."""
+    apart = iter((0.1, 0.2, 0.9))
+    monkeypatch.setattr(walk, "disagreement", lambda pages: next(apart))
+    asked = {"engine": ["bm25", "sparse"], "size": "1"}
+    for path, who in (("/", {}), ("/judge", {"who": "ann"})):
+        for sort in (False, True):
+            if sort:
+                while "were searched" in page.get("/queries", params=asked).text:
+                    time.sleep(0.05)
+            (first,) = re.findall(r'rel="next" href="[^"?]*(\?[^"]*)"', page.get(path, params={**asked, **who}).text)[
+                :1
+            ]
+            shown = page.get(path + html.unescape(first)).text
+            assert "Query 1 of 3" in shown and 'rel="prev"' not in shown
+
+
+@pytest.mark.cluster
+def test_links_and_form_of_a_long_query_work(client: Any, page_index: str) -> None:
+    """They had its text, which the page refused."""
+    queries = {"q1": "rainbow " * 400}
+    with TestClient(application(Searcher(client, (page_index,)), queries=queries)) as browser:
+        text = browser.get("/", params={"id": "q1"}).text
+        links = [html.unescape(link) for link in re.findall(r'href="([^"]*\?[^"]*)"', text)]
+        assert len(links) == 4 and all("id=q1" in link for link in links)
+        for link in links:
+            assert browser.get(f"/{link.removeprefix('./')}").status_code == 200
+        (typed,) = re.findall(r'<input name="q" type="search" value="(.*?)"', text, re.DOTALL)
+        shown = browser.get("/", params={"id": "q1", "q": typed})
+        assert shown.status_code == 200 and 'data-document="rain"' in shown.text
+        assert browser.get("/", params={"id": "q1", "q": typed + "fish"}).status_code == 400
+
+
+@pytest.mark.cluster
 def test_an_interval_is_said_to_be_too_narrow_where_one_is_shown(page: TestClient) -> None:
     """One query has no interval, and was said to have one."""
     said = "an interval is too narrow"
@@ -300,6 +358,29 @@ def test_the_judges_page_names_no_engine_and_no_score(page: TestClient) -> None:
     assert text.count('class="hit"') > 4
     shown = text[text.index("<h2 ") :]
     assert "bm25" not in shown and "score" not in shown
+
+
+@pytest.mark.cluster
+def test_a_document_looks_the_same_to_a_judge_whichever_column_found_it(client: Any, page_index: str) -> None:
+    """Columns of engines marked words and showed the part of a text with them; a body of one's own did not."""
+    match = {"match": {"text": "{{query}}"}}
+    bodies = [
+        {"query": match},
+        {"query": match, "highlight": {"fields": {"text": {"fragment_size": 20}}}, "_source": ["title"]},
+        {"query": {"hybrid": {"queries": [match, {"match": {"title": "{{query}}"}}]}}, "stored_fields": ["title"]},
+    ]
+    own = [{"engine": "own body", "body": json.dumps(body)} for body in bodies]
+    app = application(Searcher(client, (page_index,)), queries={"q": "rainbow when comets glow"})
+    with TestClient(app) as browser:
+        seen: dict[str, set[str]] = {}
+        for asked in (*({"engine": name} for name in ("bm25", "bm25-sparse")), *own):
+            text = browser.get("/judge", params={**asked, "id": "q", "who": "ann", "size": "20"}).text
+            hits = re.findall(r'data-document="(.*?)">.*?</span>(.*?)<fieldset', text, re.DOTALL)
+            assert {"rain", "long"} <= {id for id, _ in hits}, asked
+            for id, shown in hits:
+                seen.setdefault(id, set()).add(shown)
+    assert {id: len(shown) for id, shown in seen.items()} == dict.fromkeys(seen, 1)
+    assert "<mark>Comets</mark> <mark>glow</mark>" in seen["long"].pop()
 
 
 @pytest.mark.cluster
@@ -330,6 +411,16 @@ def test_only_a_grade_is_taken(page: TestClient, tmp_path: Path, sent: Any, type
     assert bool((tmp_path / "grades.jsonl").read_text()) == (status == 204)
     assert ("q1 0 rain 3" in page.get("/grades/trec").text) == (status == 204)
     assert ("q1\train\t3" in page.get("/grades/beir").text) == (status == 204)
+
+
+def test_grades_that_a_format_cannot_hold_are_refused_in_plain_text(tmp_path: Path) -> None:
+    """The error was a web page, which `curl` wrote into a file of qrels."""
+    grades = Grades(tmp_path / "grades.jsonl")
+    grades.add(grade("q1", "two words", 1))
+    client: Any = None
+    answer = TestClient(application(Searcher(client, ("docs",)), queries=QUERIES, grades=grades)).get("/grades/trec")
+    assert answer.status_code == 400 and answer.headers["content-type"].startswith("text/plain")
+    assert answer.text.startswith("TREC qrels cannot contain an id with a blank")
 
 
 @pytest.mark.cluster

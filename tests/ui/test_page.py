@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import socket
@@ -192,6 +193,54 @@ def test_why_a_document_is_not_there(page: TestClient, asked: dict[str, str], to
     assert told in Elements(answer.text).text
 
 
+MATCHES = [{"match": {"title": "{{query}}"}}, {"match": {"text": "{{query}}"}}]
+NORMALIZED = {"phase_results_processors": [{"normalization-processor": {}}]}
+FUSED = {"query": {"hybrid": {"queries": MATCHES}}, "search_pipeline": NORMALIZED}
+SORTED = {"query": MATCHES[1], "sort": [{"lang": "asc"}, {"_seq_no": "asc"}]}
+
+
+@pytest.mark.parametrize("size", ["1", "20"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"engine": "hybrid"},
+        {"engine": "hybrid-rrf"},
+        {"engine": "own body", "body": json.dumps(FUSED)},
+        {"engine": "own body", "body": json.dumps(SORTED)},
+    ],
+    ids=["hybrid", "hybrid-rrf", "own hybrid", "own sort"],
+)
+def test_of_fused_and_sorted_hits_only_the_place_is_told(page: TestClient, asked: dict[str, str], size: str) -> None:
+    """A search for one document normalized its score to the best, which was then said to be outside the window; a body that
+    sorts has no scores; a hybrid body of one's own cannot be wrapped, and its whole column was lost."""
+    asked = {"q": "rainbow fish", "size": size, **asked}
+    whole = [
+        each["data-document"] for each in Elements(page.get("/", params={**asked, "size": "50"}).text).of("li", "hit")
+    ]
+    for document in ("rain", "sun"):
+        shown = Elements(page.get("/", params={**asked, "document": document}).text)
+        assert not shown.of("p", "error") and len(shown.of("li", "hit")) == min(int(size), len(whole))
+        hits = [each["data-document"] for each in shown.of("li", "hit")]
+        on_page = document in hits
+        # The page of an own hybrid body fuses no more hits than it shows, and so may order them in another way.
+        rank = (hits if on_page else whole).index(document) + 1 if document in whole else 0
+        told = f"It is here, at rank {rank}" if on_page else f"A search for 1,000 hits has it at rank {rank}"
+        assert (told if rank else f"It is not among the {len(whole)} hits") in shown.text
+        with_score = f"at rank {rank} with " in shown.text
+        assert with_score == (rank > 0 and "sort" not in asked.get("body", ""))
+
+
+def test_a_column_stays_if_it_cannot_be_said_why_a_document_is_not_there(
+    page: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> str:
+        raise InputError("not to be said")
+
+    monkeypatch.setattr("opensearch_neural.ui.comparison.why_absent", refused)
+    shown = Elements(page.get("/", params={"q": "rainbow", "document": "sun"}).text)
+    assert "not to be said" in shown.text and shown.of("li", "hit") and not shown.of("p", "error")
+
+
 def test_times_are_medians_of_repeats(page: TestClient) -> None:
     shown = Elements(page.get("/", params={"q": "rainbow", "timed": "yes"}).text)
     assert len(shown.of("table", "times")) == 2
@@ -363,6 +412,33 @@ def test_the_engines_that_are_named_at_the_start_are_those_of_the_first_page(
             each["value"] for each in Elements(browser.get("/", params=asked).text).of("option") if "selected" in each
         ]
         assert [name for name in chosen if name in ENGINES] == ["sparse"]
+
+
+def test_production_s_own_query_is_a_column_before_the_engines(
+    cluster_url: str, page_index: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Hits that only production finds were never judged, and `osn eval` counted them as not relevant."""
+    apps: list[Any] = []
+    monkeypatch.setattr(ui, "serve", lambda app, *_: apps.append(app))
+    (tmp_path / "query.json").write_text('{"size": {{size}}, "query": {"match": {"title": {{query}}}}}')
+    (tmp_path / "queries.tsv").write_text("q1\tfish trout\n")
+    template = ["--template", f"production={tmp_path / 'query.json'}", "--queries", str(tmp_path / "queries.tsv")]
+    asked = ["ui", page_index, "--url", cluster_url, *template]
+    for more, engines in (["--engines", "sparse"], ["sparse"]), ([], ["bm25", "bm25-sparse"]):
+        CliRunner().invoke(osn, [*asked, *more], catch_exceptions=False)
+        browser = TestClient(apps[-1], base_url="http://localhost")
+        shown = browser.get("/", params={"q": "trout"}).text
+        (link,) = re.findall(r'href="(\?[^"]*)">Permalink', shown)
+        for text in (shown, browser.get(f"/{html.unescape(link)}").text):
+            assert re.findall(r'<h2 id="column-.">(.*?)</h2>', text) == ["production", *engines]
+            assert Elements(text).of("li", "hit")[0]["data-document"] == "trout"
+        judged = browser.get("/judge", params={"id": "q1", "who": "ann"}).text
+        assert judged.count('<section class="column"') == 1 + len(engines) and "could not be searched" not in judged
+    CliRunner().invoke(osn, [*asked, "--template-index", "articles"], catch_exceptions=False)
+    own, *others = apps[-1].state.columns
+    assert own.index == "articles" and {each.index for each in others} == {page_index}
+    done = CliRunner().invoke(osn, [*asked[:4], "--template-index", "articles"])
+    assert "--template-index has no effect without --template" in f"{done.output}{done.exception}"
 
 
 def test_a_port_in_use_ends_in_a_message(cluster_url: str, page_index: str) -> None:

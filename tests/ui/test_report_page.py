@@ -14,7 +14,7 @@ from page_elements import Elements
 from opensearch_neural.cli import osn
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.ui.report import difference_forest, verdict
-from opensearch_neural.ui.report_parts import LABEL_HEIGHT, plot
+from opensearch_neural.ui.report_parts import LABEL_HEIGHT, plot, report_page
 
 
 def rows(low: float, high: float, engine: str = "mine") -> list[Row]:
@@ -109,6 +109,14 @@ def test_the_report_is_one_page_with_all_that_was_measured(cluster_url: str, pag
     assert "SHA-256" in page.text and "unjudged" in page.text
     assert len(page.of("script")) == 1 and not page.of("link")
     assert "window.hacked = 4" in page.text
+
+
+def test_a_report_says_with_which_models_and_settings_it_was_measured() -> None:
+    notes = ["sparse tiny, c0ffee", "bm25-sparse: weight 0.8", "told above"]
+    summary = Summary("osn", "c0ffee", {}, [], [0], rows(0.01, 0.03), notes=notes)
+    text = Elements(report_page("osn eval", summary, "none", notes=["told above"])).text
+    assert all(note in text.partition("How it was measured")[2] for note in notes[:2])
+    assert text.count("told above") == 1
 
 
 def test_two_runs_make_a_report_without_a_cluster(tmp_path: Path) -> None:

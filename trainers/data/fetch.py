@@ -28,8 +28,8 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
     """Write the documents, queries and judgements of data sets with the same corpus into the folder `out`.
 
     names: "ir:NAME", or "ir:NAME=SPLIT" if the name does not contain the split. Returns the numbers of documents, queries,
-    and judgements by split. Raises InputError for invalid names and for a folder with judgements of other splits, whose
-    queries would be lost, and MissingExtra without ir_datasets.
+    and judgements by split. Raises InputError for invalid names, for documents or queries without a text, and for a folder
+    with judgements of other splits, whose queries would be lost, and MissingExtra without ir_datasets.
     """
     splits: dict[str, Any] = {}
     corpora: dict[str, str] = {}
@@ -52,11 +52,14 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
             f"{out} has judgements of {', '.join(others)}, whose queries would be lost",
             "name all splits in one command, or another --output",
         )
+    _check_texts(corpora.popitem()[1], first.docs_cls())
+    for split, data in judged_splits.items():
+        _check_texts(f"the split {split}", data.queries_cls())
     written = {"documents": 0, "queries": 0}
     out.mkdir(parents=True, exist_ok=True)
     queries: dict[str, str] = {}
     for split, dataset in judged_splits.items():
-        queries.update((query.query_id, query.default_text()) for query in downloaded(dataset.queries_iter()))
+        queries.update((query.query_id, text_of(query)) for query in downloaded(dataset.queries_iter()))
         with replaced(out / "qrels" / f"{split}.tsv") as part, part.open("w", encoding="utf-8") as file:
             file.write("query-id\tcorpus-id\tscore\n")
             written[split] = 0
@@ -104,10 +107,26 @@ def opened(name: str) -> tuple[Any, str]:
 
 
 def record_of(document: Any) -> dict[str, str]:
-    """A document of ir_datasets as a line of corpus.jsonl; without a field `text`, its default text is taken."""
+    """A document of ir_datasets as a line of corpus.jsonl; without a field `text`, its default text is taken, without the
+    title that it begins with."""
     fields = {name: str(getattr(document, name, None) or "") for name in ("title", "text", "url")}
-    text = fields["text"] or document.default_text()
+    text = fields["text"] or text_of(document).removeprefix(fields["title"]).lstrip()
     return {"_id": document.doc_id, **{name: value for name, value in fields.items() if value}, "text": text}
+
+
+def text_of(item: Any) -> str:
+    """The default text of a document or query of ir_datasets; a few kinds have only a field `text`."""
+    return str(item.default_text() if hasattr(item, "default_text") else item.text)
+
+
+def _check_texts(name: str, kind: Any) -> None:
+    """Raise InputError for a class of documents or queries that have no text."""
+    if not hasattr(kind, "default_text") and not hasattr(kind, "text"):
+        fields = ", ".join(getattr(kind, "_fields", ()))
+        raise InputError(
+            f"ir_datasets does not say which field of {name} is the text; the fields are: {fields}",
+            "write corpus.jsonl and queries.jsonl by ir_datasets itself, with the text that you choose",
+        )
 
 
 def downloaded(rows: Iterable[Any]) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 The document encoder, SPARSE_ENCODING, is TorchScript with `tokenizer.json`: ml-commons passes input_ids and attention_mask,
 and reads {"output": (batch, vocabulary)}. The query side, SPARSE_TOKENIZE, is `tokenizer.json` with `idf.json`. A model
 without a query table has no such side: ml-commons encodes queries by SPARSE_ENCODING, too. Format: ml-commons 2.11 to 3.x,
-SparseEncodingTranslator.java and SparseTokenizerModel.java.
+SparseEncodingTranslator.java and SparseTokenizerModel.java; run on 2.19.1 by `make test-ml-commons`.
 """
 
 from __future__ import annotations

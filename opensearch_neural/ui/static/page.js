@@ -50,25 +50,49 @@ document.addEventListener("keydown", (event) => {
   if (act) { event.preventDefault(); act(); }
 });
 
-document.addEventListener("change", async (event) => {
+const kept = new Map(); // {document: its last kept grade}
+const chosen = new Map(); // {document: the latest grade to keep, as it is sent}
+let waiting = 0;
+let sent = Promise.resolve(true); // whether the last grade is kept, once it is known
+for (const radio of every(".grades input[checked]")) kept.set(radio.closest(".hit").dataset.document, Number(radio.value));
+
+// All copies of a document show the same grade.
+function show(id, grade, refused) {
+  for (const hit of every(".hit").filter((each) => each.dataset.document === id)) {
+    for (const radio of every(".grades input", hit)) radio.checked = Number(radio.value) === grade;
+    hit.classList.toggle("refused", refused);
+  }
+}
+async function send(told) {
+  let ok = false;
+  try {
+    const answer = await fetch("grade", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(told) });
+    ok = answer.ok;
+    say(ok ? `grade ${told.grade} is kept` : await answer.text());
+  } catch {
+    say(`grade ${told.grade} is not kept: ${SILENT}`);
+  }
+  document.getElementById("said").classList.toggle("error", !ok);
+  if (ok) kept.set(told.document, told.grade);
+  if (chosen.get(told.document) === told) show(told.document, kept.get(told.document), !ok);
+  waiting -= 1;
+  return ok;
+}
+document.addEventListener("change", (event) => {
   const hit = event.target.closest(".grades")?.closest(".hit");
   if (!hit) return;
   const { query, who } = document.body.dataset;
-  const grade = Number(event.target.value);
-  const told = JSON.stringify({ query, who, grade, document: hit.dataset.document });
-  let ok = false;
-  try {
-    const answer = await fetch("grade", { method: "POST", headers: { "content-type": "application/json" }, body: told });
-    ok = answer.ok;
-    say(ok ? `grade ${grade} is kept` : await answer.text());
-  } catch {
-    say(`grade ${grade} is not kept: ${SILENT}`);
-  }
-  document.getElementById("said").classList.toggle("error", !ok);
-  for (const same of every(".hit").filter((each) => each.dataset.document === hit.dataset.document)) {
-    same.querySelector(`input[value="${grade}"]`).checked = ok;
-    same.classList.toggle("refused", !ok);
-  }
+  const told = { query, who, grade: Number(event.target.value), document: hit.dataset.document };
+  chosen.set(told.document, told);
+  show(told.document, told.grade, false);
+  waiting += 1;
+  sent = sent.then(() => send(told)); // one after the other: the last line of the file counts
+});
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href]");
+  if (!link || !waiting || event.ctrlKey || event.metaKey) return;
+  event.preventDefault(); // else grades that wait would not be sent
+  sent.then((ok) => ok && link.click());
 });
 
 const form = document.getElementById("asked");

@@ -488,6 +488,13 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
     (lost,) = [row for row in mean_rows("mean of 1 sets", {"s": with_both}, pairs) if row.baseline == SPARSE]
     assert lost.value == pytest.approx(-0.1)
     assert (lost.line, lost.against) == (f"{HIGH_IDF_FIRST}, seed 1, mine", f"{SPARSE}, seed 1, mine")
+    # Recall has a mean of its own.
+    recalls = {
+        name: replace(of_engine, per_query={**of_engine.per_query, "R@100": dict.fromkeys("ab", recall)})
+        for (name, of_engine), recall in zip(small.items(), (0.5, 0.75), strict=True)
+    }
+    above = {row.measure: row for row in mean_rows("mean of 1 sets", {"s": recalls}, pairs) if row.kind == "difference"}
+    assert above["R@100"].value == pytest.approx(0.25) and above["nDCG@10"].value == pytest.approx(0.4)
     fewer = small | {MeasuredEngine(SUM): measured({"a": 0.4})}
     with pytest.raises(InputError, match="were not measured on the same queries"):
         mean_rows("mean of 1 sets", {"s": fewer}, pairs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +18,7 @@ from ir_datasets.util import LocalDownload  # noqa: E402
 from opensearch_neural.corpus.judgements import BeirData  # noqa: E402
 from opensearch_neural.corpus.reader import read_corpus  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
-from trainers.data.fetch import fetch, split_of  # noqa: E402
+from trainers.data.fetch import fetch, split_of, text_of  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
 
 
@@ -90,6 +91,52 @@ def test_what_does_not_serve_is_named(registered: str, tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=said):
             fetch(names, tmp_path / "out")
+
+
+def registered_as(name: str, kind: Any, *documents: Any) -> str:
+    """The name, under which ir_datasets has these documents now."""
+
+    class Documents(formats.BaseDocs):  # type: ignore[misc]
+        def docs_iter(self) -> Iterator[Any]:
+            return iter(documents)
+
+        def docs_cls(self) -> Any:
+            return kind
+
+        def docs_count(self) -> int:
+            return len(documents)
+
+        def docs_namespace(self) -> str:
+            return name
+
+    ir_datasets.registry.register(name, Dataset(Documents()))
+    return f"ir:{name}"
+
+
+def test_a_title_that_the_default_text_begins_with_is_written_once(tmp_path: Path) -> None:
+    from ir_datasets.datasets.cord19 import Cord19Doc
+
+    documents = [Cord19Doc("1", "Rain", "doi", "2020", "Light in drops."), Cord19Doc("2", "", "doi", "2020", "Sun.")]
+    fetch([registered_as("osn-titles", Cord19Doc, *documents)], tmp_path / "out")
+    read = [(document.title, document.text) for document in read_corpus(tmp_path / "out")]
+    assert read == [("Rain", "Light in drops."), ("", "Sun.")]
+
+
+def test_documents_whose_text_is_not_known_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    from ir_datasets.datasets.clinicaltrials import ClinicalTrialsDoc
+
+    name = registered_as("osn-trials", ClinicalTrialsDoc, ClinicalTrialsDoc(*"123456"))
+    with pytest.raises(
+        InputError, match="which field of ir:osn-trials is the text; the fields are: doc_id, title, cond"
+    ):
+        fetch([name], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_query_without_a_default_text_has_the_text_of_its_field() -> None:
+    from ir_datasets.datasets.bright import BrightQuery
+
+    assert text_of(BrightQuery("q", "rain", *"1234567")) == "rain"
 
 
 def test_a_name_where_a_path_is_expected_says_how_to_fetch_it() -> None:

@@ -12,6 +12,7 @@ import csv
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,16 @@ def same_words(query: str) -> str:
 def read_rows(path: Path, depth: int) -> ClickLog:
     """The counts of a csv or tsv with a header. Raises InputError with file and line at the first invalid row."""
     log = ClickLog()
-    # A value in quotation marks may hold blank lines.
+    # A value of a csv in quotation marks may hold blank lines; a tsv has such values only if its header has.
     lines = (f"{line}\n" for _, line in formats.read_lines(path, blanks=True))
-    rows = csv.reader(lines, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
+    first = next(lines, "")
+    is_tsv = ".tsv" in path.suffixes
+    rows = csv.reader(
+        chain([first], lines),
+        delimiter="\t" if is_tsv else ",",
+        strict=True,
+        quoting=csv.QUOTE_NONE if is_tsv and not first.startswith('"') else csv.QUOTE_MINIMAL,
+    )
     header: list[str] = []
     columns: dict[str, int] = {}
     try:
@@ -138,11 +146,12 @@ def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, i
     log = ClickLog()
     for where, record in queries:
         ids = record.get("query_response_hit_ids") or []
-        if not isinstance(record.get("query_id"), str) or not isinstance(record.get("user_query"), str):
+        words = "" if record.get("user_query") is None else record["user_query"]  # UBI does not require it
+        if not isinstance(record.get("query_id"), str) or not isinstance(words, str):
             raise InputError(f"{where}: expected query_id and user_query as texts; {fields_of(record)}")
         if not isinstance(ids, list):
             raise InputError(f"{where}: query_response_hit_ids must be a list")
-        searches[record["query_id"]] = record["user_query"], [str(id) for id in ids]
+        searches[record["query_id"]] = words, [str(id) for id in ids]
     seen: dict[str, dict[str, int]] = {}
     clicked: dict[str, dict[str, int]] = {}
     for where, record in events:

@@ -13,7 +13,7 @@ from opensearch_neural.corpus.judgements import JudgedQueries
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.query_segments import read_frequencies
 from trainers.data.clicks.from_clicks import from_clicks, is_test, query_id
-from trainers.data.clicks.logs import same_words
+from trainers.data.clicks.logs import read_rows, same_words
 from trainers.data.loading import load_training
 
 DOCUMENTS = {"good": "a bow of seven colours", "bad": "how to boil rice", "new": "rain"}
@@ -95,6 +95,17 @@ def test_a_part_without_a_query_is_warned_of_unless_it_was_asked_for(log: Path, 
     assert "none of the" not in result.stderr
 
 
+def test_a_quotation_mark_in_a_tsv_is_a_letter_and_swallows_no_impression(tmp_path: Path) -> None:
+    """As people type them into a search box; the second row was a part of the first one's query."""
+    header = "query\tdocument\tposition\tclicked\n"
+    path = tmp_path / "log.tsv"
+    path.write_text(header + '"new york" hotels\ta\t1\t0\n"red shoes"\ta\t1\t0\n"open\ta\t1\t1\nend"\tb\t2\t0\n')
+    queries = [query for query, _, _ in read_rows(path, 10).shown]
+    assert queries == ['"new york" hotels', '"red shoes"', '"open', 'end"']
+    path.write_text('"query"\t"document"\t"position"\t"clicked"\n"a ""b"""\t"a"\t"1"\t"0"\n')
+    assert list(read_rows(path, 10).shown) == [('a "b"', "a", 1)], "with a header in quotation marks it is a csv's"
+
+
 def ubi(folder: Path) -> tuple[Path, Path]:
     """The same searches as UBI has them: impressions logged for some searches, ids of hits for all."""
     queries, events = [], []
@@ -153,6 +164,16 @@ def test_searches_of_ubi_whose_shown_documents_are_not_logged_are_left_out(tmp_p
     with pytest.raises(InputError, match="the log has no clicks") as raised:
         run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
     assert "60 searches with clicks" in (raised.value.remedy or "")
+
+
+def test_a_search_of_ubi_without_a_query_is_left_out(tmp_path: Path) -> None:
+    """As of a page of a category: it refused the whole log."""
+    queries, events = ubi(tmp_path)
+    with queries.open("a") as file:
+        file.write('{"query_id": "t0"}\n{"query_id": "t1", "user_query": null, "query_response_hit_ids": ["good"]}\n')
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out")
+    assert "60 searches, 90 impressions, 30 clicks" in result.stdout
+    assert "left out: 2 searches without words" in result.stderr
 
 
 @pytest.mark.parametrize(
