@@ -422,7 +422,7 @@ def other_for_queries(
     if (id_field := _id_field(names)) is not None and mapping_of(properties, id_field) is not None:
         other[id_field] = "called _id there"
     copies = _copied_to(properties) - filled - {*part_of}
-    return other | dict.fromkeys(sorted(copies), "not there")
+    return other | dict.fromkeys(sorted(copies), "nothing is copied into it")
 
 
 def _id_field(names: FieldNames) -> str | None:

@@ -8,14 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest.writing.stored_documents import count_without_rows, count_without_tokens
+from ingest.writing.stored_documents import count_without_rows, count_without_tokens, ids_without_rows
 from ingest.writing.target import aliases_of_users
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import text_of
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.mapping import HNSW_M
-from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, existing_record
+from opensearch_neural.index.record import (
+    DenseMeta,
+    IndexMeta,
+    QuantizedMeta,
+    SparseMeta,
+    existing_named_record,
+    existing_record,
+)
 from opensearch_neural.index.result_window import most_hits
 from opensearch_neural.models import registry
 
@@ -157,6 +164,18 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         drift=_drift(client, name, meta.sparse, sample) if sample and meta.sparse and not meta.counting else None,
         lucene_documents=of_lucene["count"],
     )
+
+
+@translate_errors()
+def lost_ids(client: OpenSearch, index: str) -> list[str]:
+    """The ids of documents that have lost their vectors.
+
+    Raises InputError for an index without a forward index, which shows it, and as `inspect_index` does.
+    """
+    name, meta = existing_named_record(client, index)
+    if not meta.forward_index:
+        raise InputError(f"{name!r} has no forward index, which would show that vectors were lost")
+    return [*ids_without_rows(client, name)]
 
 
 def _models(meta: IndexMeta) -> list[Model]:

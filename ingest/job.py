@@ -28,7 +28,14 @@ from ingest.counted_idf import check_continued
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_content import Content, content_by_models, content_of_files
 from ingest.model_request import ModelRequest
-from ingest.preflight import FIELD_LIMIT, check_fields, count_fields, open_objects, warn_of_parts
+from ingest.preflight import (
+    FIELD_LIMIT,
+    check_fields,
+    count_fields,
+    fields_of_other_kinds,
+    open_objects,
+    warn_of_parts,
+)
 from ingest.settings import Models, NewIndex, Writing
 from ingest.stored_query_data import keep_encoder, keep_measures, keep_table, raising
 from ingest.vectorizers import NotingLargest, for_index
@@ -191,11 +198,13 @@ def prepare(
     if meta is None:
         mapped = {name.partition(".")[0] for name in fields}
         longs_there: set[str] = set()
+        other_kinds: set[str] = set()
         plain: dict[str, Any] = {}
         warn_of_parts(corpus.named, fields)
         if is_index(corpus.path):
             mappings = mappings_of(client, corpus.path)
             longs_there = long_fields(mappings)
+            other_kinds = fields_of_other_kinds(mappings)
             plain = plain_fields(client, corpus.path, mappings, corpus.names)
             check_source(mappings, corpus.names)
             check_alike(corpus.path, mappings, corpus.names, fields)
@@ -211,6 +220,7 @@ def prepare(
             objects=objects,
             doubles=[name for name in plain.keys() - mapped if fields[name].get("type") == "double"],
             longs=longs_there,
+            other_kinds=other_kinds,
             mapped_fields=count_fields(fields) - len(fields.keys() & {*PARTS}),  # which are fields of every index
             limit=limit,
             limit_known=job.new_index.field_limit is not None,

@@ -90,6 +90,15 @@ def count_fields(mappings: Any) -> int:
     return len(mappings) + below
 
 
+def fields_of_other_kinds(mappings: Mapping[str, Any]) -> set[str]:
+    """The fields that an index maps as no plain objects, though their values may be objects: geo_point, completion, nested.
+
+    mappings: {index: {"mappings": its mapping}}
+    """
+    fields = [field for each in mappings.values() for field in each["mappings"].get("properties", {}).items()]
+    return {name for name, mapping in fields if mapping.get("type", "object") not in ("object", "flat_object")}
+
+
 def open_objects(mappings: Mapping[str, Any], before: str = "", *, mapped: set[str], objects: set[str]) -> None:
     """Add to `objects` the objects of these mappings, {name: mapping}, whose other fields are mapped when first seen, and to
     `mapped` all other fields that have a mapping; both as paths, such as `a.b`. before: the path of the object around them
@@ -141,6 +150,7 @@ def check_fields(
     mapped_fields: int = 0,
     doubles: Collection[str] = (),
     longs: Collection[str] = (),
+    other_kinds: Collection[str] = (),
     limit: int,
     limit_known: bool = True,
     flat_objects: bool,
@@ -156,6 +166,7 @@ def check_fields(
     mapped_fields: how many fields these mappings take in the index, with their subfields
     doubles: those of the mapped fields that the index that is the corpus had as numbers
     longs: those of the doubles that may be longs as well; of the others, later documents may have decimals
+    other_kinds: fields that the index that is the corpus does not map as objects (`fields_of_other_kinds`)
     limit: how many fields the index may have
     flat_objects: whether objects are mapped as flat objects
     limit_known: whether the limit is surely that of the index, and no index template has another
@@ -169,7 +180,7 @@ def check_fields(
     survey = survey_fields(first, mapped=mapped, objects=objects, doubles=doubles, flat_objects=flat_objects)
     _check_count(len(survey.kinds), mapped_fields, limit=limit, limit_known=limit_known)
     _warn_of_texts(survey, named, read_by_model=read_by_model)
-    _warn_of_values(survey)
+    _warn_of_values(survey, other_kinds)
     if of_table and (numbers := sorted(name for name, only in survey.only_numbers.items() if only)):
         log.warning(
             "numbers in a csv or tsv are strings: %s become keywords, which ranges compare by their characters; for numbers "
@@ -218,22 +229,22 @@ def _warn_of_texts(survey: FieldSurvey, named: Mapping[str, str], *, read_by_mod
         )
 
 
-def _warn_of_values(survey: FieldSurvey) -> None:
-    """Warn of fields with values that the index refuses, or that searches do not find by ranges."""
+def _warn_of_values(survey: FieldSurvey, other_kinds: Collection[str]) -> None:
+    """Warn of fields with values that the index refuses, or that searches do not find by ranges (`check_fields`)."""
     for name, kinds in survey.clashes().items():
         log.warning(
             "the field %r holds %s: an index accepts only one kind; use the same kind, or give --mapping", name, kinds
         )
     for name, id in survey.long_strings_inside.items():
         log.warning(
-            "the objects in %r (first in %r) hold strings of more than %s bytes: OpenSearch refuses these documents; "
-            'give --mapping {"%s": {"type": "object"}}, or "enabled": false beside it',
+            "the objects in %r (first in %r) hold strings of more than %s bytes: OpenSearch refuses these documents; give "
+            "--mapping%s",
             name,
             id,
             f"{LONGEST_TERM:,}",
-            name,
+            "" if name in other_kinds else f' {{"{name}": {{"type": "object"}}}}, or "enabled": false beside it',
         )
-    for name in survey.numbers_inside:
+    for name in [each for each in survey.numbers_inside if each not in other_kinds]:
         log.warning(
             "numbers inside the objects in %r are found by their value, but not by ranges; for ranges give "
             '--mapping {"%s": {"type": "object"}}',

@@ -36,14 +36,18 @@ DOCUMENTS = {
     "rainbow": ("Rainbows", "What causes a rainbow is light in drops of rain."),
     "trout": ("Trout", "A fish of rivers and lakes."),
     "heart": ("Infarction", "Blood flow to a part of the heart stops. Chest pain is common."),
+    "untitled": (None, "The heart is a muscle."),
 }
+LINES = "".join(
+    json.dumps({"_id": id, "text": text, **({"title": title} if title else {})}) + "\n"
+    for id, (title, text) in DOCUMENTS.items()
+)
 
 
 @pytest.fixture(scope="module")
 def index(client: OpenSearch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("examples")
-    rows = [{"_id": id, "title": title, "text": text} for id, (title, text) in DOCUMENTS.items()]
-    (folder / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "docs.jsonl").write_text(LINES)
     name = f"osn-test-examples-{os.getpid()}"
     job = Job(
         CorpusSource(str(folder / "docs.jsonl")),
@@ -105,8 +109,7 @@ def test_the_service_follows_its_alias_to_a_build_without_a_forward_index(
     """Every search by a forward index that is no longer there was refused until the service was started again."""
     from fastapi.testclient import TestClient
 
-    rows = [{"_id": id, "title": title, "text": text} for id, (title, text) in DOCUMENTS.items()]
-    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "docs.jsonl").write_text(LINES)
     job = Job(
         CorpusSource(str(tmp_path / "docs.jsonl")),
         alias=index_name,
@@ -233,7 +236,7 @@ def test_the_notebook_runs_from_the_first_cell_to_the_plot(environment: dict[str
     printed = run("cells.py", environment=environment | {"OSN_QUERY": "chest pain of the heart"}, cwd=tmp_path)
     assert (tmp_path / "plot.png").stat().st_size > 5000
     before, _, made_of = printed.rpartition("[{")
-    assert "Infarction" in before
+    assert "Infarction" in before and "untitled" in before
     best = ast.literal_eval("[{" + made_of)[0]
     assert best["BM25"] > 0 and best["model, word in the text"] > 0
 

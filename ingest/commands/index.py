@@ -45,14 +45,20 @@ def index() -> None:
     show_default=True,
     help="Documents to sample, to see whether the IDF table still fits.",
 )
+@click.option("--lost", is_flag=True, help="Print only the ids of documents that have lost their vectors, one a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @connection_options
-def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: bool) -> None:
+def inspect(connection: ConnectionSettings, name: str, sample: int, lost: bool, as_json: bool) -> None:
     """Show the models with their hashes, counts, sizes by part, and whether the IDF table still fits the documents."""
-    from ingest.inspection import inspect_index
+    from ingest.inspection import inspect_index, lost_ids
     from ingest.versions.builds import builds_of
 
     client = connect(settings=connection)
+    if lost:
+        ids = lost_ids(client, name)
+        for line in [json.dumps(ids)] if as_json else ids:
+            print(line)
+        return
     inspection = inspect_index(client, name, sample=sample)
     builds = builds_of(client, inspection.alias)
     if as_json:

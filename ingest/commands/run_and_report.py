@@ -23,7 +23,7 @@ def without_vectors(number: int) -> str:
     have, them = ("has no vectors", "it") if number == 1 else ("have no vectors", "them")
     return (
         f"{have}: OpenSearch's own _update and _reindex, an ingest pipeline, or another client leave them out; write {them} "
-        "again with osn"
+        "again with osn (`osn index inspect --lost` prints the ids)"
     )
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from ingest.documents import other_to_write
 from ingest.writing import target as targets
 from opensearch_neural.cluster.errors import allowed, reason_of, translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -458,15 +459,19 @@ def _refuse_closed(client: OpenSearch, index: str) -> None:
 
 
 def warn_of_running(client: OpenSearch, present: str | None, meta: IndexMeta, to: str) -> None:
-    """Warn if requests made for the present index are wrong for another index, `to`, with the record `meta`."""
+    """Warn if requests or vectors made for the present index are wrong for another index, `to`, with the record `meta`."""
     present_meta = None if present is None or present == to else record_if_ours(client, present)
-    other = None if present_meta is None else other_for_requests(present_meta, meta)
-    if other is not None:
+    if present_meta is None:
+        return
+    requests, writes = other_for_requests(present_meta, meta), other_to_write(present_meta, meta)
+    if requests or writes:
+        opened = " and ".join(filter(None, ("their engines" * bool(requests), "`Documents`" * bool(writes))))
         log.warning(
-            "%s has %s, unlike %s: applications that are running must open their engines again once it serves",
+            "%s has %s, unlike %s: applications that are running must open %s again once it serves",
             to,
-            other,
+            requests or writes,
             present,
+            opened,
         )
 
 

@@ -78,8 +78,16 @@ def count_without_rows(client: OpenSearch, index: str) -> int:
 
     OpenSearch's own `_update` and `_reindex` lose it, and so may an ingest pipeline. Other clients write none.
     """
-    row = {"exists": {"field": forward_index.FIELD}}
-    return int(client.count(index=index, body={"query": {"bool": {"must_not": [row, _no_token()]}}})["count"])
+    return int(client.count(index=index, body={"query": _no_row()})["count"])
+
+
+def ids_without_rows(client: OpenSearch, index: str) -> Iterator[str]:
+    """The ids of these documents. Raises as `all_ids` does."""
+    return all_ids(client, index, _no_row())
+
+
+def _no_row() -> dict[str, Any]:
+    return {"bool": {"must_not": [{"exists": {"field": forward_index.FIELD}}, _no_token()]}}
 
 
 def _no_token() -> dict[str, Any]:
@@ -92,14 +100,14 @@ def is_empty(client: OpenSearch, index: str) -> bool:
     return count(client, index) == 0
 
 
-def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
-    """The ids of all documents that searches see. Raises ClusterError if shards do not answer."""
+def all_ids(client: OpenSearch, index: str, query: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """The ids of all documents that searches see, or that a query finds. Raises ClusterError if shards do not answer."""
     from opensearchpy.helpers import scan
     from opensearchpy.helpers.errors import ScanError
 
     try:
-        every = {"query": {"match_all": {}}, "_source": False}
-        for hit in scan(client, index=index, query=every, size=most_hits(client, index, 5000)):
+        body = {"query": query or {"match_all": {}}, "_source": False}
+        for hit in scan(client, index=index, query=body, size=most_hits(client, index, 5000)):
             yield hit["_id"]
     except ScanError as error:
         raise ClusterError(

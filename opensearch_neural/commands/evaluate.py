@@ -40,7 +40,7 @@ from opensearch_neural.index.models import models_by_kind, models_with_hashes
 from opensearch_neural.progress import Progress
 from opensearch_neural.queries import MOST_HITS
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from opensearch_neural.retrievers.template import absent_count, effects_on_measures, template_retriever
+from opensearch_neural.retrievers.template import absent_count, effects_on_measures, filters_of, template_retriever
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -120,6 +120,7 @@ def evaluate(
         if opened is not None and engines is None:
             chosen = available_engines(opened)
         refuse_options_without_effect(chosen)
+        warn_of_filters(chosen, templates)
         names = [*chosen, *templates]
         against = chosen_baseline(evaluation.baseline, names, BASELINE)
         expectations = evaluation.expected(names)
@@ -279,6 +280,16 @@ def warn_of_absent(client: OpenSearch, index: str, judged: JudgedQueries, id_fie
             f"{absent:,} of the {len(relevant):,} documents judged relevant are not in the index {index!r}; "
             "no engine can find these"
         )
+
+
+def warn_of_filters(engines: Sequence[str], templates: Mapping[str, BodyTemplate]) -> None:
+    """Warn of templates that filter their hits, if they are compared with engines, which search all documents."""
+    for name, template in templates.items():
+        if engines and (filters := filters_of(template)):
+            warn(
+                f"the template {name} filters its hits ({', '.join(filters)}), and the engines of osn do not: a part of "
+                "their difference may come from the filter alone (docs/how-to/production-query.md)"
+            )
 
 
 def warn_of_engines(opened: Engines, engines: Collection[str]) -> None:

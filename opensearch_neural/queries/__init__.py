@@ -35,6 +35,7 @@ from opensearch_neural.queries.body_parts import (
     Body,
     Clause,
     Filter,
+    PageOptions,
     nearest_clauses,
     sparse_tokens,
 )
@@ -80,6 +81,7 @@ __all__ = [
     "Body",
     "Clause",
     "Filter",
+    "PageOptions",
     "Rare",
     "best_passages",
     "bm25",

@@ -6,7 +6,7 @@ run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ EFFECTS_ON_MEASURES = {
     "timeout": "a query that takes longer ends the measurement",
 }
 """{part of a body that excludes hits: what it does to the measures}"""
+FILTERING = frozenset({"filter", "must_not"})
+"""Members of a bool query that leave hits out and add nothing to scores."""
 DEFAULT_PIPELINE = "index.search.default_pipeline"
 
 
@@ -81,6 +83,23 @@ def effects_on_measures(name: str, template: BodyTemplate) -> dict[str, str]:
         for part, effect in EFFECTS_ON_MEASURES.items()
         if template.content.get(part) not in without_effect.get(part, (None, 0, "0"))
     }
+
+
+def filters_of(template: BodyTemplate) -> list[str]:
+    """The names of a template's members that filter its hits: `post_filter`, and `FILTERING` of its bool queries."""
+    content = template.content
+    return sorted({*_filters_in(content.get("query")), *(["post_filter"] if content.get("post_filter") else [])})
+
+
+def _filters_in(query: Any) -> Iterator[str]:
+    if isinstance(query, list):
+        for each in query:
+            yield from _filters_in(each)
+    elif isinstance(query, dict):
+        if isinstance(boolean := query.get("bool"), dict):
+            yield from (name for name in boolean.keys() & FILTERING if boolean[name])
+        for each in query.values():
+            yield from _filters_in(each)
 
 
 def may_have_pipeline(client: OpenSearch, index: str) -> bool:

@@ -51,6 +51,7 @@ DOCUMENTS = {
 QUERIES = {"q1": "zebra river", "q2": "lion moon", "q3": "nothing of this kind", "unjudged": "zebra", "empty": "lion"}
 # BM25 knows "lions" by its stem, and no document has such a token.
 QUERIES["stemmed"] = "lions"
+QUERY = {"match": {"contents": "{{query}}"}}
 QRELS = [("q1", "z", 2), ("q1", "r3", 1), ("q2", "l", 1), ("q3", "x1", 1), ("empty", "z", 0)]
 
 
@@ -372,6 +373,35 @@ def test_parts_of_a_template_that_exclude_hits_are_told_with_the_measures(osn_ev
     assert "warning: the template" not in asked(terminate_after=0, timeout="-1", min_score=0).stderr
     refused = asked(search_after=[1.0], sort=["_score"])
     assert isinstance(refused.exception, InputError) and "has search_after" in refused.exception.message
+
+
+@pytest.mark.parametrize(
+    ("filters", "told"),
+    [
+        ({"query": {"bool": {"must": QUERY, "filter": {"term": {"lang": "en"}}}}}, "filter"),
+        (
+            {"query": {"bool": {"must": [{"bool": {"must": QUERY, "must_not": [{"term": {"lang": "de"}}]}}]}}},
+            "must_not",
+        ),
+        (
+            {"query": {"bool": {"should": QUERY, "filter": [{"match_all": {}}]}}, "post_filter": {"match_all": {}}},
+            "filter, post_filter",
+        ),
+        ({"query": {"bool": {"must": QUERY, "filter": []}}}, None),
+        ({"query": {"match": {"filter": "{{query}}"}}}, None),
+    ],
+)
+def test_a_template_with_a_filter_is_not_compared_with_engines_without_a_warning(
+    osn_eval: Osn, tmp_path: Path, filters: dict[str, Any], told: str | None
+) -> None:
+    """The engines search without its filter, so that they find documents that it leaves out, and others count as gain."""
+    (tmp_path / "own.json").write_text(json.dumps(filters))
+    own = ["--template", f"own={tmp_path}/own.json", "--timed", "0", "--json", "--measures", "RR@10"]
+    result = osn_eval(*own, "--engines", "bm25,own", catch_exceptions=False)
+    warning = f"warning: the template own filters its hits ({told}), and the engines of osn do not"
+    assert (warning in result.stderr) if told else ("warning: the template" not in result.stderr)
+    alone = osn_eval(*own, "--engines", "own", catch_exceptions=False)
+    assert "warning: the template" not in alone.stderr
 
 
 def test_beside_engines_a_template_is_still_judged_by_its_id_field(

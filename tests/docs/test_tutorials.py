@@ -153,8 +153,19 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
             "body": "a rainbow in the rain",
             "published": "2026-01-01",
             "brand": "Red Brand",
+            "sku": f"SKU-{number}",
         }
         lines += [{"index": {"_id": f"d{number}"}}, {**each, "public": number % 2 == 0}]
+    folded: dict[str, Any] = {"normalizer": {"folded": {"type": "custom", "filter": ["lowercase"]}}}
+    fields = {
+        "title": {"type": "text", "copy_to": "all"},
+        "all": {"type": "text"},
+        "sku": {"type": "keyword", "normalizer": "folded", "copy_to": "all"},
+    }
+    client.indices.create(
+        index=f"{index_name}-articles",
+        body={"settings": {"analysis": folded}, "mappings": {"properties": fields}},
+    )
     client.bulk(index=f"{index_name}-articles", body=lines, refresh=True)
     template = re.search(r"^   ```json\n(.*?)^   ```$", text, re.DOTALL | re.MULTILINE)
     request = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -183,13 +194,17 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     assert brands(f"{index_name}-articles-pilot") == [{"key": "Red Brand", "doc_count": 40}]
     if which("jq") is None or which("curl") is None:
         return
-    shell(old_mapping.replace('-u "$OSN_USER" ', ""))
-    whole = f"{index_name}-whole"
-    build = f"osn ingest opensearch:{index_name}-articles --index {whole} --replicas 0 --mapping mapping.json 2>&1"
-    told = shell(build)
+    whole = f"{index_name}-articles-pilot-whole"
+    try:
+        assert '"acknowledged":true' in shell(old_mapping.replace('-u "$OSN_USER" ', ""))
+        build = f"osn ingest opensearch:{index_name}-articles --index {whole} --replicas 0 --mapping mapping.json 2>&1"
+        told = shell(build)
+    finally:
+        client.indices.delete_index_template(name=f"{index_name}-articles-pilot")
     assert "fields of" in told and ": body.keyword (called text.keyword there);" in told
     assert brands(whole) == [{"key": "Red Brand", "doc_count": 40}]
-    assert client.count(index=whole, body={"query": {"match": {"body": "rainbow"}}})["count"] == 40
+    for query in ({"match": {"body": "rainbow"}}, {"match": {"all": "rainbow page"}}, {"prefix": {"sku": "Sku"}}):
+        assert client.count(index=whole, body={"query": query})["count"] == 40, query
 
 
 def test_a_weekly_build_catches_up_before_it_serves(

@@ -445,8 +445,9 @@ def test_a_field_of_copies_is_told_of_until_something_fills_it() -> None:
     text = {"type": "text", "copy_to": "all"}
     properties = {"title": {"type": "text"}, "text": text, "note": text, "all": {"type": "text"}}
     own = {"note": {"type": "text"}}
-    assert other_for_queries(properties, FieldNames(), own) == {"all": "not there"}
-    assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "text"}}) == {"all": "not there"}
+    empty = {"all": "nothing is copied into it"}
+    assert other_for_queries(properties, FieldNames(), own) == empty
+    assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "text"}}) == empty
     assert other_for_queries(properties, FieldNames(), {**own, "all": {"type": "alias", "path": "contents"}}) == {}
     assert other_for_queries(properties, FieldNames(), {"note": text, "all": {"type": "text"}}) == {}
 

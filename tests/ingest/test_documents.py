@@ -22,6 +22,7 @@ from fault_proxy import Fault, FaultProxy, Request
 from ingest.commands.documents import ids_in, parse_change
 from ingest.documents import Documents, delete_documents, other_to_write, read_document
 from ingest.error_limit import TooManyErrors
+from ingest.inspection import lost_ids
 from ingest.job import Job, run_job
 from ingest.settings import Writing
 from ingest.versions.swap import Gate, check_swap
@@ -613,11 +614,23 @@ def test_documents_that_have_lost_their_vectors_are_counted(
     ran = osn("index", "inspect", index_name)
     assert "  lost        2 of them have no vectors: OpenSearch's own _update and _reindex" in ran.stdout, ran.stderr
     assert "or another client leave them out; write them again with osn" in ran.stdout
-    assert Documents(client, index_name).add(HUNDRED[:1]).replaced == 1
+    assert sorted(osn("index", "inspect", index_name, "--lost").stdout.splitlines()) == sorted(ids)
+    documents = Documents(client, index_name)
+    lost = documents.get(ids[0])
+    assert lost is not None and documents.add([lost]).replaced == 1
+    assert json.loads(osn("index", "inspect", index_name, "--lost", "--json").stdout) == [ids[1]]
     inspected = osn("index", "inspect", index_name).stdout
     assert "  lost        1 of them has no vectors: " in inspected and "; write it again with osn" in inspected
     assert json.loads(osn("index", "inspect", index_name, "--json").stdout)["without_rows"] == 1
     assert run_job(client, settings, show_progress=False).without_rows == 0
+    assert osn("index", "inspect", index_name, "--lost").stdout == ""
+
+
+def test_an_index_without_rows_names_no_documents_that_lost_them(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED[:5])
+    run_job(client, job(corpus, index_name, forward_index=False), show_progress=False)
+    with pytest.raises(InputError, match="has no forward index"):
+        lost_ids(client, index_name)
 
 
 def test_an_ingest_pipeline_that_removes_vectors_is_told_of(client: Any, index_name: str, tmp_path: Path) -> None:

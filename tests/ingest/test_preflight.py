@@ -13,7 +13,7 @@ from corpora import job, letters, records, snapshot, write_jsonl
 
 from ingest.corpus import CorpusSource, ignore
 from ingest.job import run_job
-from ingest.preflight import check_fields, survey_fields
+from ingest.preflight import check_fields, fields_of_other_kinds, survey_fields
 from ingest.settings import Models
 from ingest.writing.bulk_actions import nested_by_dots
 from opensearch_neural.corpus.documents import Document
@@ -38,6 +38,21 @@ def test_html_is_named_if_a_model_reads_it_as_words(caplog: pytest.LogCaptureFix
     assert [line.partition(": a model")[0] for line in caplog.messages] == [
         "2 of the first 40 documents hold HTML (first in 'x')"
     ]
+
+
+def test_no_object_is_proposed_for_a_field_that_its_index_maps_as_something_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A geo_point mapped as an object is found by no distance; that it is none any more is told by `warn_of_queries`."""
+    kinds = {"place": {"type": "geo_point"}, "reviews": {"type": "nested"}, "plain": {"properties": {}}}
+    other_kinds = fields_of_other_kinds({"theirs": {"mappings": {"properties": kinds}}, "bare": {"mappings": {}}})
+    fields = {name: {"lat": 1.5, "says": "x" * 40_000 if name == "reviews" else ""} for name in kinds}
+    documents = [Document("a", "t", fields=fields)]
+    check_fields(documents, mapped=(), limit=1000, flat_objects=True, other_kinds=other_kinds)
+    told = [line.partition(" in ")[2].split("'")[1] for line in caplog.messages]
+    assert told == ["reviews", "plain"]
+    assert "give --mapping" in caplog.messages[0] and '{"reviews"' not in caplog.messages[0]
+    assert '{"plain": {"type": "object"}}' in caplog.messages[1]
 
 
 def test_a_named_title_that_no_document_has_is_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,13 +20,14 @@ from ingest import stored_query_data
 from ingest.documents import Documents
 from ingest.error_limit import TooManyErrors
 from ingest.job import Job, run_job
+from ingest.settings import Models
 from ingest.versions import builds as versions
 from ingest.versions import unfinished
 from ingest.versions.swap import Gate, Requirement, SwapRefused, check_swap, serve_build
 from ingest.writing.lease import Lease
 from ingest.writing.stored_documents import Counts
 from opensearch_neural.engines import open_engines
-from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 
@@ -736,10 +737,23 @@ def test_a_swap_to_another_sparse_model_is_told(
     path = corpus(tmp_path / "d.jsonl", 20)
     run_job(client, build(path, index_name), show_progress=False)
     run_job(client, build(path, index_name), show_progress=False)
-    assert "open their engines again" not in caplog.text
+    assert "again once it serves" not in caplog.text
     run_job(client, build(corpus(tmp_path / "d.jsonl", 60), index_name), show_progress=False)
     assert "has another sparse model or IDF table, unlike" in caplog.text
-    assert "must open their engines again" in caplog.text
+    assert "must open their engines and `Documents` again" in caplog.text
+
+
+def test_a_swap_that_only_concerns_what_writes_is_told(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The requests of `bm25` find the same, but `Documents` that were opened before are refused."""
+    settings = build(corpus(tmp_path / "d.jsonl", 20), index_name)
+    run_job(client, replace(settings, models=Models()), show_progress=False)
+    documents = Documents(client, index_name)
+    run_job(client, settings, show_progress=False)
+    assert "applications that are running must open `Documents` again once it serves" in caplog.text
+    with pytest.raises(ModelError, match="open Documents again"):
+        documents.add([{"_id": "new", "text": "a text"}])
 
 
 def test_that_requests_of_running_applications_will_fail_is_told_before_anything_is_written(
