@@ -290,7 +290,9 @@ def check_alike(corpus: str, mappings: Mapping[str, Any], names: FieldNames, map
         if all(_both(plain[0], each) for each in plain):
             continue
         if all(each["type"] == "date" for each in plain):
-            formats = " and ".join(dict.fromkeys(each["format"] for each in plain))
+            formats = " and ".join(
+                dict.fromkeys(each["format"] + f" ({each['locale']})" * ("locale" in each) for each in plain)
+            )
             raise InputError(
                 f"the indexes of {index!r} have different formats of the date {field!r}: {formats}",
                 f'say with --mapping which it has in the new index: {{"{field}": {{"type": "date", "format": "…||…"}}}}, '

@@ -45,6 +45,8 @@ EXIT_WITH_LETTERS = 3
 
 
 USUAL = FieldNames()
+STORED = FieldNames(text=("text",))
+"""The names in a letter's `document`: an own field called `body` is not its text, not even if the text is empty."""
 # Not U+0085, U+2028 and U+2029, which a string of JSON may hold.
 _LINE_ENDS = re.compile(r"[\n\v\f\r\x1c-\x1e]+")
 
@@ -280,7 +282,8 @@ def mended(
         try:
             if not isinstance(record, dict):
                 text = _by_usual_names(text, names)
-            document = _document(parse_object(text.encode("utf-8", "surrogatepass")), here, number)
+            found = STORED if isinstance(record, dict) and "text" in record else USUAL
+            document = _document(parse_object(text.encode("utf-8", "surrogatepass")), found, here, number)
         except Defect as defect:
             on_reject(Rejected(*origin, str(defect), printable(text.encode("utf-8", "surrogatepass"))))
             continue
@@ -311,12 +314,12 @@ def _by_usual_names(raw: str, names: FieldNames) -> str:
         return raw
 
 
-def _document(record: dict[str, Any], file: str, line: int) -> Document:
+def _document(record: dict[str, Any], names: FieldNames, file: str, line: int) -> Document:
     """The document, or passage, of a record; raises Defect."""
     if not (isinstance(record.get("passage"), dict) and "parent" in record):
-        return as_document(record, USUAL, file, line)
+        return as_document(record, names, file, line)
     parent, place = str(record.pop("parent")), record.pop("passage")
-    document = as_document(record, USUAL, file, line)
+    document = as_document(record, names, file, line)
     try:
         number, start, end = (int(place.get(part, least)) for part, least in (("number", 1), ("start", 0), ("end", 0)))
     except (TypeError, ValueError):

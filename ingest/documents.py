@@ -326,7 +326,9 @@ class Documents:
                         "the id of a document cannot be changed", "add it with the new id, and delete the old document"
                     )
                 remaining = {key: value for key, value in record.items() if value is not None}
-                names = FieldNames(text=self.names.text)  # title and url have the index's names here
+                # Title, url and a stored text, also an empty one, have the index's names here.
+                stored_text = isinstance(remaining.get("text"), str | list)
+                names = FieldNames(text=("text",) if stored_text else self.names.text)
                 changed = document_of(remaining, where=id, names=names)
                 changed.fields = nested_by_dots(changed.fields)
                 if self.meta.passages is not None:

@@ -52,7 +52,7 @@ from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.corpus.documents import FieldNames
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.files import file_stem
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, FLAT_OBJECTS, read_field_mappings
 from opensearch_neural.index.record import NAMES, check_counted, read_record, write_record
@@ -194,7 +194,7 @@ def prepare(
     usual = None if meta is None or stored is not None else FieldNames.of_index(meta.names)
     records = corpus.reader(place, usual)
     longs: list[str] = []
-    flat_objects = meta is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
+    flat_objects = meta is None and _maps_flat_objects(client)
     if meta is None:
         mapped = {name.partition(".")[0] for name in fields}
         longs_there: set[str] = set()
@@ -260,6 +260,20 @@ def prepare(
     vectorizer = for_index(content.vectorizer, target.meta, content.query)
     largest = NotingLargest(vectorizer, raising(client, target.index, target.meta))
     return PreparedJob(replace(content, vectorizer=largest), target, meta is None, largest)
+
+
+def _maps_flat_objects(client: OpenSearch) -> bool:
+    """Whether the cluster's release has flat objects; False if this user may not know it.
+
+    Raises ClusterError if the cluster did not tell in time: a mapping stays as it is made."""
+    known = quick_capabilities(client)
+    if not known.version and (untold := {"version", "plugins"} & known.notes.keys()):
+        reason = known.notes[min(untold)]
+        raise ClusterError(
+            f"the cluster did not tell its release, which decides how objects are mapped: {reason}",
+            "try again when it answers",
+        )
+    return known.version_number >= FLAT_OBJECT_RELEASE
 
 
 def _new_longs(

@@ -109,7 +109,9 @@ def ui(
         Column(OWN_BODY, template_index or "", json.dumps(template.content, indent=1, ensure_ascii=False), name)
         for name, template in templates.items()
     ]
-    engine_columns = [Column(name) for name in names] or (default_columns(searcher) if own else ())
+    usual = default_columns(searcher) if own and not names else ()
+    # The example of a body, which an index without engines is shown with, is no rival of production's query.
+    engine_columns = [Column(name) for name in names] or [each for each in usual if each.engine != OWN_BODY]
     chosen = checked([*own, *engine_columns], indexes)
     state = State(query=query, columns=chosen or default_columns(searcher))
     if snapshot is not None:

@@ -86,7 +86,8 @@ def effects_on_measures(name: str, template: BodyTemplate) -> dict[str, str]:
 
 
 def filters_of(template: BodyTemplate) -> list[str]:
-    """The names of a template's members that filter its hits: `post_filter`, and `FILTERING` of its bool queries."""
+    """The names of a template's members that filter its hits: `post_filter`, `FILTERING` of its bool queries, and the
+    filters of its dense and hybrid ones."""
     content = template.content
     return sorted({*_filters_in(content.get("query")), *(["post_filter"] if content.get("post_filter") else [])})
 
@@ -98,6 +99,11 @@ def _filters_in(query: Any) -> Iterator[str]:
     elif isinstance(query, dict):
         if isinstance(boolean := query.get("bool"), dict):
             yield from (name for name in boolean.keys() & FILTERING if boolean[name])
+        for kind in ("knn", "neural"):
+            if isinstance(fields := query.get(kind), dict):
+                yield from (f"{kind}.filter" for of in fields.values() if isinstance(of, dict) and of.get("filter"))
+        if isinstance(hybrid := query.get("hybrid"), dict) and hybrid.get("filter"):
+            yield "hybrid.filter"
         for each in query.values():
             yield from _filters_in(each)
 

@@ -20,6 +20,7 @@ from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
+from opensearch_neural.body_template import BodyTemplate
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.evaluate import chosen_engines, evaluate
 from opensearch_neural.commands.evaluation_options import chosen_baseline
@@ -35,6 +36,7 @@ from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.index.record import PassageMeta, existing_record, write_record
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+from opensearch_neural.retrievers.template import filters_of
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -402,6 +404,21 @@ def test_a_template_with_a_filter_is_not_compared_with_engines_without_a_warning
     assert (warning in result.stderr) if told else ("warning: the template" not in result.stderr)
     alone = osn_eval(*own, "--engines", "own", catch_exceptions=False)
     assert "warning: the template" not in alone.stderr
+
+
+def test_filters_of_dense_and_hybrid_queries_are_a_template_s_filters() -> None:
+    clause = {"term": {"lang": "en"}}
+    knn = {"knn": {"vector": {"vector": [1], "k": 1, "filter": clause}}}
+    for query, told in [
+        ({"bool": {"should": [QUERY, knn]}}, ["knn.filter"]),
+        (
+            {"bool": {"should": [{"neural": {"vector": {"query_text": "{{query}}", "filter": clause}}}]}},
+            ["neural.filter"],
+        ),
+        ({"hybrid": {"queries": [QUERY, knn], "filter": clause}}, ["hybrid.filter", "knn.filter"]),
+        ({"hybrid": {"queries": [QUERY]}}, []),
+    ]:
+        assert filters_of(BodyTemplate.of({"query": query})) == told
 
 
 def test_beside_engines_a_template_is_still_judged_by_its_id_field(

@@ -300,6 +300,15 @@ def test_a_warning_of_letters_names_their_file_and_line_and_is_told_once(
     assert caplog.messages == [f"{tmp_path / 'l.jsonl'}, line 2: no text, only a title (reported once per file)"]
 
 
+def test_an_empty_text_in_a_refused_document_is_not_replaced_by_a_field_of_its_own(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    only_title = Document("a", "", "a title", "", {"body": "an own field"}, "d.jsonl", 4)
+    dead.add(only_title, "refused", 400)
+    dead.sync()
+    (again,) = mended(tmp_path / "l.jsonl", pytest.fail)
+    assert (again.text, again.title, again.fields) == ("", "a title", {"body": "an own field"})
+
+
 def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert letters_path(None, "docs", "-") == Path("docs.dead-letters.jsonl")

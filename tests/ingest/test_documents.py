@@ -161,6 +161,14 @@ def test_names_of_title_and_text_are_those_that_the_first_ingest_was_told(
     assert "story" not in client.indices.get_mapping(index=shop)[shop]["mappings"]["properties"]
 
 
+def test_an_update_of_a_document_with_only_a_title_takes_no_other_field_for_its_text(client: Any, index: str) -> None:
+    documents = Documents(client, index)
+    documents.add([{"_id": "own", "title": "hearts heal", "text": "limbs grow", "body": "grow"}])
+    assert documents.update("own", {"text": ""}).fields == {"body": "grow"}
+    documents.update("own", {"price": 3})
+    assert documents.get("own") == Document("own", "", "hearts heal", fields={"body": "grow", "price": 3})
+
+
 def test_names_that_a_later_run_corrects_are_those_of_the_index(
     client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,7 @@ from ingest.index_content import Content
 from ingest.job import run_job
 from ingest.settings import NewIndex
 from opensearch_neural import queries
+from opensearch_neural.cluster.capabilities import Capabilities
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.hidden_index import LARGEST
@@ -265,6 +266,18 @@ def test_without_models_the_index_serves_bm25(client, index_name: str, tmp_path:
         client.search(index=index_name, body=queries.bm25(TWENTY[0]["text"]))["hits"]["hits"][0]["_id"]
         == "doc-0-000000"
     )
+
+
+def test_no_index_is_made_while_the_cluster_does_not_tell_its_release(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Objects would be mapped as for an old release, and a mapping stays."""
+    slow = Capabilities(notes={"version": "no answer in time", "plugins": "no answer in time"})
+    monkeypatch.setattr("ingest.job.quick_capabilities", lambda client: slow)
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "1", "text": "rain", "more": {"of": "it"}}])
+    with pytest.raises(ClusterError, match="did not tell its release, which decides how objects are mapped: no answer"):
+        run_job(client, job(corpus, index_name, sparse="none"), show_progress=False)
+    assert not client.indices.exists(index=index_name)
 
 
 def test_twice_the_same_command_changes_nothing(client, index_name: str, tmp_path: Path) -> None:
