@@ -221,14 +221,20 @@ def test_nothing_is_written_unless_asked_for(osn_eval: Osn, tmp_path: Path, monk
 def test_a_user_who_may_not_ask_for_the_release_loses_nothing(toy: Toy, osn_eval: Osn) -> None:
     """Before, this optional request was sent after all searches, and its refusal was the end."""
 
-    def refused(request: Request) -> Answer | None:
-        return forbidden("cluster:monitor/main") if request.path.partition("?")[0] == "/" else None
+    def machine(*forbidden_paths: str) -> dict[str, Any]:
+        def refused(request: Request) -> Answer | None:
+            path = request.path.partition("?")[0]
+            return forbidden("cluster:monitor/main") if path in forbidden_paths else None
 
-    with forbidding_proxy(toy.url, refused) as url:
-        asked = ["--index", toy.index, "--data", str(toy.data), "--url", url, "--timed", "0", "--json"]
-        result = CliRunner().invoke(evaluate, [*asked, "--engines", "bm25,sparse"], catch_exceptions=False)
-    assert "opensearch" not in json.loads(result.stdout)["machine"]
-    assert "opensearch" in json.loads(osn_eval("--engines", "bm25", "--timed", "0", "--json").stdout)["machine"]
+        with forbidding_proxy(toy.url, refused) as url:
+            asked = ["--index", toy.index, "--data", str(toy.data), "--url", url, "--timed", "0", "--json"]
+            result = CliRunner().invoke(evaluate, [*asked, "--engines", "bm25,sparse"], catch_exceptions=False)
+        told: dict[str, Any] = json.loads(result.stdout)["machine"]
+        return told
+
+    assert "opensearch" not in machine("/", "/_nodes/plugins")
+    release = json.loads(osn_eval("--engines", "bm25", "--timed", "0", "--json").stdout)["machine"]["opensearch"]
+    assert machine("/")["opensearch"] == release, "the nodes tell it, too"
 
 
 def test_a_record_holds_the_models_and_the_settings_of_the_engines(
