@@ -291,7 +291,7 @@ def check_alike(corpus: str, mappings: Mapping[str, Any], names: FieldNames, map
             continue
         if all(each["type"] == "date" for each in plain):
             formats = " and ".join(
-                dict.fromkeys(each["format"] + f" ({each['locale']})" * ("locale" in each) for each in plain)
+                dict.fromkeys(" ".join(filter(None, (each["format"], each.get("locale")))) for each in plain)
             )
             raise InputError(
                 f"the indexes of {index!r} have different formats of the date {field!r}: {formats}",

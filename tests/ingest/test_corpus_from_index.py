@@ -649,6 +649,10 @@ def test_fields_that_several_indexes_map_differently_are_named_and_dates_refused
     job = Job(CorpusSource(f"opensearch:{index_name}-theirs-*"), f"{index_name}-new", new_index=NewIndex(replicas=0))
     with pytest.raises(InputError, match=r"formats of the date 'when': strict_.*_millis and epoch_second"):
         run_job(client, job, show_progress=False)
+    dates = {at: {"type": "date", "locale": at} for at in ("de", "en")}
+    answer = {at: {"mappings": {"properties": {"when": date}}} for at, date in dates.items()}
+    with pytest.raises(InputError, match=r"'when': strict_.*_millis de and strict_.*_millis en"):
+        corpus_from_index.check_alike("opensearch:theirs", answer, FieldNames(), {})
     mapping = tmp_path / "mapping.json"
     mapping.write_text('{"when": {"type": "date", "format": "strict_date_optional_time||epoch_second"}}')
     run_job(client, replace(job, new_index=NewIndex(replicas=0, mapping=mapping)), show_progress=False)
